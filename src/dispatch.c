@@ -1,0 +1,269 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The kernel table and the choice of a row. No CUDA call and no Python here.
+ *
+ * To add a kernel: write cuda/gemm_<arch>.cu, add its row above the ones it beats, and its shapes
+ * to the tests. A row's `when` says on what hardware it was run, or that it was not.
+ */
+#include "dispatch.h"
+
+#include "device.h"
+#include "gemm_args.h"
+
+#include <inttypes.h>
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { /* of every compute capability since 3.0 */
+    MAX_GRID_X = INT_MAX,
+    MAX_GRID_Z = 65535,
+};
+
+/* cuda/gemm_sm90_warp.cu: 8 * GROUPS rows; a second stage of shared memory where K has one. */
+#define SM90_WARP(NAME, GROUPS, K_MAX, SHARED, WHEN)                                               \
+    {                                                                                              \
+        .name = "sm90_" NAME, .symbol = "nvs_gemm_sm90_" NAME, .image = "gemm_sm90_warp",          \
+        .kind = NVS_KIND_CUDA, .cc_min = 90, .cc_max = 90, .m_max = 8 * (GROUPS),                  \
+        .n_max = INT32_MAX, .k_max = (K_MAX), .k_multiple = 64, .needs = NVS_NEEDS_ALL,            \
+        .tile_m = 8 * (GROUPS), .tile_n = 16, .threads = 256, .cluster = 1,                        \
+        .shared_bytes = (SHARED), .when = WHEN                                                     \
+    }
+
+/* cuda/gemm_sm90_wgmma.cu */
+#define SM90_WGMMA(NAME, K_MAX, SHARED, WHEN)                                                      \
+    {                                                                                              \
+        .name = "sm90_" NAME, .symbol = "nvs_gemm_sm90_" NAME, .image = "gemm_sm90_wgmma",         \
+        .kind = NVS_KIND_CUDA, .cc_min = 90, .cc_max = 90, .m_max = INT32_MAX, .n_max = INT32_MAX, \
+        .k_max = (K_MAX), .k_multiple = 64, .needs = NVS_NEEDS_ALL, .tile_m = 64, .tile_n = 32,    \
+        .threads = 256, .cluster = 2, .shared_bytes = (SHARED), .when = WHEN                       \
+    }
+
+const struct nvs_kernel nvs_kernels[] = {
+    SM90_WARP("m8", 1, 2048, 134144, "up to 8 rows, k up to 2048; run on an H200"),
+    SM90_WARP("m8_long", 1, INT32_MAX, 163456, "up to 8 rows, any k; run on an H200"),
+    SM90_WARP("m16", 2, 2048, 138240, "up to 16 rows, k up to 2048; run on an H200"),
+    SM90_WARP("m16_long", 2, INT32_MAX, 177920, "up to 16 rows, any k; run on an H200"),
+    SM90_WARP("m32", 4, 2048, 146432, "up to 32 rows, k up to 2048; run on an H200"),
+    SM90_WARP("m32_long", 4, INT32_MAX, 206848, "up to 32 rows, any k; run on an H200"),
+    SM90_WGMMA("m64n32", 2048, 152576, "any m, k up to 2048; run on an H200"),
+    SM90_WGMMA("m64n32_long", INT32_MAX, 218112, "any m, any k; run on an H200"),
+    {
+        .name = "naive",
+        .symbol = "nvs_gemm_naive",
+        .image = "gemm_naive",
+        .kind = NVS_KIND_CUDA,
+        .cc_min = 80,
+        .cc_max = INT_MAX,
+        .m_max = INT64_MAX,
+        .n_max = INT64_MAX,
+        .k_max = INT64_MAX,
+        .k_multiple = 16,
+        .tile_m = 16,
+        .tile_n = 16,
+        .threads = 256,
+        .cluster = 1,
+        .when = "any GPU, shape and alignment: the baseline, and the oracle of the other kernels",
+    },
+    {
+        .name = "cpu",
+        .kind = NVS_KIND_CPU,
+        .m_max = INT64_MAX,
+        .n_max = INT64_MAX,
+        .k_max = INT64_MAX,
+        .k_multiple = 16,
+        .tile_m = 1,
+        .tile_n = 1,
+        .threads = 1,
+        .cluster = 1,
+        .when = "operands in host memory; exact sums, several threads",
+    },
+};
+
+const int nvs_kernel_count = sizeof(nvs_kernels) / sizeof(nvs_kernels[0]);
+
+const struct nvs_kernel *
+nvs_find_kernel(const char *name)
+{
+    for (int i = 0; i < nvs_kernel_count; i++) {
+        if (strcmp(nvs_kernels[i].name, name) == 0) {
+            return &nvs_kernels[i];
+        }
+    }
+    return NULL;
+}
+
+static int64_t
+divide_up(int64_t extent, int64_t part)
+{
+    return extent / part + (extent % part != 0);
+}
+
+struct nvs_grid
+nvs_grid(const struct nvs_kernel *kernel, const struct nvs_problem *problem)
+{
+    int64_t rows = divide_up(problem->m, kernel->tile_m);
+    return (struct nvs_grid){
+        .x = (unsigned)(divide_up(problem->n, kernel->tile_n) * kernel->cluster),
+        .y = (unsigned)(rows < NVS_GRID_Y ? rows : NVS_GRID_Y),
+        .z = (unsigned)divide_up(rows, NVS_GRID_Y),
+    };
+}
+
+static bool
+has_too_many_tiles(const struct nvs_kernel *kernel, const struct nvs_problem *problem)
+{
+    int64_t rows = divide_up(problem->m, kernel->tile_m);
+    int64_t columns = divide_up(problem->n, kernel->tile_n);
+    return columns > MAX_GRID_X / kernel->cluster || divide_up(rows, NVS_GRID_Y) > MAX_GRID_Z;
+}
+
+/* Why a row cannot run a problem. */
+enum misfit {
+    FITS,
+    OTHER_KIND,
+    OTHER_CC,
+    OTHER_M,
+    OTHER_N,
+    LONG_K,
+    OTHER_K,
+    UNALIGNED,
+    UNALIGNED_OUT,
+    TOO_MANY_TILES,
+    NOT_BUILT,
+    NOT_BUILT_FOR_CC,
+};
+
+static enum misfit
+find_misfit(const struct nvs_kernel *kernel, const struct nvs_problem *problem)
+{
+    if (kernel->kind != problem->kind) {
+        return OTHER_KIND;
+    }
+    if (problem->m < kernel->m_min || problem->m > kernel->m_max) {
+        return OTHER_M;
+    }
+    if (problem->n < kernel->n_min || problem->n > kernel->n_max) {
+        return OTHER_N;
+    }
+    if (problem->k > kernel->k_max) {
+        return LONG_K;
+    }
+    if (problem->k % kernel->k_multiple != 0) {
+        return OTHER_K;
+    }
+    if (kernel->kind == NVS_KIND_CPU) {
+        return FITS;
+    }
+    if (problem->cc < kernel->cc_min || problem->cc > kernel->cc_max) {
+        return OTHER_CC;
+    }
+    unsigned missing = kernel->needs & ~problem->aligned;
+    if (missing != 0) {
+        return missing & NVS_NEEDS_ALIGNED_16 ? UNALIGNED : UNALIGNED_OUT;
+    }
+    if (has_too_many_tiles(kernel, problem)) {
+        return TOO_MANY_TILES;
+    }
+    if (problem->built) {
+        const struct nvs_image *image = nvs_find_image(kernel->image);
+        if (image == NULL) {
+            return NOT_BUILT;
+        }
+        if (!nvs_image_covers(image, problem->cc)) {
+            return NOT_BUILT_FOR_CC;
+        }
+    }
+    return FITS;
+}
+
+static const char *
+range_text(char *text, size_t size, char letter, int64_t min, int64_t max, int64_t got)
+{
+    if (max == INT64_MAX) {
+        snprintf(text, size, "it takes %c from %" PRId64 " on, got %" PRId64, letter, min, got);
+    }
+    else {
+        snprintf(text, size, "it takes %c from %" PRId64 " to %" PRId64 ", got %" PRId64, letter,
+                 min, max, got);
+    }
+    return text;
+}
+
+static const char *
+cc_text(char *text, size_t size, const struct nvs_kernel *kernel, int cc)
+{
+    bool too_old = cc < kernel->cc_min;
+    int bound = too_old ? kernel->cc_min : kernel->cc_max;
+    snprintf(text, size, "it needs compute capability %d.%d or %s, the GPU has %d.%d", bound / 10,
+             bound % 10, too_old ? "newer" : "older", cc / 10, cc % 10);
+    return text;
+}
+
+const char *
+nvs_misfit(const struct nvs_kernel *kernel, const struct nvs_problem *problem)
+{
+    static _Thread_local char text[512];
+    switch (find_misfit(kernel, problem)) {
+    case FITS:
+        return NULL;
+    case OTHER_KIND:
+        return kernel->kind == NVS_KIND_CPU ? "it runs on the CPU, the operands are on a GPU"
+                                            : "it runs on a GPU, the operands are on the CPU";
+    case OTHER_CC:
+        return cc_text(text, sizeof(text), kernel, problem->cc);
+    case OTHER_M:
+        return range_text(text, sizeof(text), 'm', kernel->m_min, kernel->m_max, problem->m);
+    case OTHER_N:
+        return range_text(text, sizeof(text), 'n', kernel->n_min, kernel->n_max, problem->n);
+    case LONG_K:
+        snprintf(text, sizeof(text), "it takes k up to %" PRId64 ", got %" PRId64, kernel->k_max,
+                 problem->k);
+        return text;
+    case OTHER_K:
+        snprintf(text, sizeof(text), "it takes k in multiples of %d, got %" PRId64,
+                 kernel->k_multiple, problem->k);
+        return text;
+    case UNALIGNED:
+        return "it needs addresses and row strides of a_vals, a_meta, b_fp4 in multiples of 16 "
+               "bytes, of a_scale, b_scale in multiples of 4, and strides below 2^31";
+    case UNALIGNED_OUT:
+        return "it needs out at a multiple of its element's size, and alpha of 4 bytes";
+    case TOO_MANY_TILES:
+        return "the result has more tiles than a grid takes (2^31 - 1 along n, 2^31 along m)";
+    case NOT_BUILT:
+        snprintf(text, sizeof(text), "it is not in this build (%s)", nvs_build_info);
+        return text;
+    case NOT_BUILT_FOR_CC:
+        snprintf(text, sizeof(text), "it was built for %s, the GPU has compute capability %d.%d",
+                 nvs_find_image(kernel->image)->archs, problem->cc / 10, problem->cc % 10);
+        return text;
+    }
+    return "it does not fit";
+}
+
+const struct nvs_kernel *
+nvs_select(const struct nvs_problem *problem)
+{
+    for (int i = 0; i < nvs_kernel_count; i++) {
+        if (find_misfit(&nvs_kernels[i], problem) == FITS) {
+            return &nvs_kernels[i];
+        }
+    }
+    return NULL;
+}
+
+void
+nvs_explain_no_kernel(const struct nvs_problem *problem, char *text, size_t size)
+{
+    int used = snprintf(text, size, "no kernel for this problem on compute capability %d.%d",
+                        problem->cc / 10, problem->cc % 10);
+    const char *separator = ": ";
+    for (int i = 0; i < nvs_kernel_count && used >= 0 && (size_t)used < size; i++) {
+        if (nvs_kernels[i].kind == problem->kind) {
+            used += snprintf(text + used, size - (size_t)used, "%s%s: %s", separator,
+                             nvs_kernels[i].name, nvs_misfit(&nvs_kernels[i], problem));
+            separator = "; ";
+        }
+    }
+}

@@ -1,0 +1,48 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The boundary that both compilers read: what a checked call hands to a kernel. No Python.h and
+ * no cuda.h here. Every kernel takes one struct nvs_gemm_args by value as its only parameter.
+ *
+ * C[m, n] = alpha * A[m, k] @ B[n, k]^T, A 2:4 sparse NVFP4, B dense NVFP4.
+ */
+#ifndef NVS_GEMM_ARGS_H
+#define NVS_GEMM_ARGS_H
+
+#include <stdint.h>
+
+enum {
+    /* Rows of tiles stand along the grid's y and z, so that there may be more than 65535: a block's
+     * row of tiles is blockIdx.z * NVS_GRID_Y + blockIdx.y, which may be past the last one. */
+    NVS_GRID_Y = 32768,
+};
+
+enum nvs_out_dtype {
+    NVS_OUT_BF16 = 0,
+    NVS_OUT_FP16 = 1,
+    NVS_OUT_FP32 = 2,
+};
+
+/* What a kernel needs before its first load stands first: it fills two lines of the constant bank
+ * that parameters live in, and a line costs about a hundred cycles to come in. */
+struct nvs_gemm_args {
+    const uint8_t *b_fp4;   /* [n, k/2]   two E2M1 codes, even column in the low nibble */
+    const uint8_t *b_scale; /* [n, k/16]  UE4M3 */
+    const uint8_t *a_vals;  /* [m, k/4]   two E2M1 codes per group of 4 columns */
+    const uint8_t *a_meta;  /* [m, k/4]   their positions */
+    const uint8_t *a_scale; /* [m, k/16]  UE4M3 */
+    int64_t k;              /* logical columns */
+    int64_t b_fp4_ld;       /* bytes from one row to the next */
+    int64_t b_scale_ld;
+    int64_t a_vals_ld;
+    int64_t a_meta_ld;
+    int64_t a_scale_ld;
+    int64_t m, n;
+    void *out;              /* [m, n]     out_dtype */
+    int64_t out_stride_m;   /* elements from C[i, j] to C[i + 1, j] */
+    int64_t out_stride_n;   /* elements from C[i, j] to C[i, j + 1]; one of the two is 1 */
+    const float *alpha_ptr; /* one float on the operands' device, or NULL: use alpha */
+    float alpha;
+    int32_t out_dtype; /* enum nvs_out_dtype */
+};
+
+#endif

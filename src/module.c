@@ -1,0 +1,218 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The module nvfp4sparse._C: method table, state, initialisation. Importing it opens no driver.
+ */
+#include "nvfp4sparse.h"
+
+#include <stdlib.h>
+
+PyDoc_STRVAR(
+    sparse_gemm_doc,
+    "sparse_gemm($module, a_vals, a_meta, a_scale, b_fp4, b_scale, out=None, *, alpha=1.0, "
+    "out_dtype=None, stream=None, kernel=None)\n"
+    "--\n\n"
+    "C[m, n] = alpha * A[m, k] @ B[n, k].T, A 2:4 sparse NVFP4, B dense NVFP4.\n"
+    "\n"
+    "A and B are made by compress() and quantize():\n"
+    "sparse_gemm(*compress(a), *quantize(b)). Tensors of any framework that speaks DLPack\n"
+    "are taken as they are, all on one device: host memory or one CUDA device.\n"
+    "\n"
+    "a_vals   (m, k/4)   int8, uint8 or float4_e2m1fn_x2: two kept values per 4 columns\n"
+    "a_meta   (m, k/4)   int8 or uint8: their columns, bits 0-1 and 2-3\n"
+    "a_scale  (m, k/16)  int8, uint8 or float8_e4m3fn: one scale per 16 columns\n"
+    "b_fp4    (n, k/2)   int8, uint8 or float4_e2m1fn_x2: even column in the low nibble\n"
+    "b_scale  (n, k/16)  int8, uint8 or float8_e4m3fn\n"
+    "\n"
+    "k is a multiple of 16; m, n and k may be 0. Inputs have stride 1 in their last\n"
+    "dimension, and any row stride and address. Bit 7 of a scale is ignored, 0x7F is NaN.\n"
+    "\n"
+    "out: where to write, (m, n) of bfloat16, float16 or float32, row- or column-major, not\n"
+    "overlapping an input; it is returned. None: a new array of the framework of a_vals,\n"
+    "or, for a framework that this package does not know, an object that exports DLPack.\n"
+    "alpha: a number, or a float32 tensor of one element on the same device, which is read\n"
+    "when the kernel runs.\n"
+    "out_dtype: \"bfloat16\" (default), \"float16\" or \"float32\", or a dtype of that name.\n"
+    "stream: None for the current stream of the framework of a_vals (PyTorch, CuPy; else\n"
+    "the legacy default stream), an int handle, or an object with __cuda_stream__. CUDA\n"
+    "only. The call queues one kernel and does not wait: keep the tensors' memory until the\n"
+    "stream has run it.\n"
+    "kernel: the name of a row of kernels(), instead of the choice that plan() explains.\n"
+    "The environment variable NVFP4SPARSE_KERNEL, read at import, does the same for calls on\n"
+    "the kind of device that its kernel runs on.\n"
+    "\n"
+    "The sum is accumulated in float32 (exactly on the CPU) and rounded once. Gradients are\n"
+    "not recorded.\n"
+    "\n"
+    "Raises TypeError (no tensor, wrong dtype), ValueError (shape, stride, device, overlap,\n"
+    "option), BufferError (DLPack export failed) or RuntimeError (CUDA), before anything is\n"
+    "written.");
+
+PyDoc_STRVAR(
+    kernels_doc,
+    "kernels($module, /)\n--\n\n"
+    "The kernel table, most specific row first: a list of dicts. A problem gets the first\n"
+    "row that fits it; \"built\" tells whether this build has the row's code.");
+
+PyDoc_STRVAR(
+    plan_doc,
+    "plan($module, m, n, k, device=None, *, cc=None, aligned=True)\n--\n\n"
+    "What a call of that size would run: a dict with kernel (a name, or None), why (for\n"
+    "each row before it: what does not fit), grid, threads, cluster, shared_bytes, cc and\n"
+    "pinned (by NVFP4SPARSE_KERNEL).\n"
+    "\n"
+    "device: \"cpu\", \"cuda:N\", an int, or None for the first GPU, else the CPU. cc: a\n"
+    "compute capability times 10 (90) in place of a device; no GPU is needed then, and\n"
+    "rows count that this build lacks. aligned: whether rows and addresses are.");
+
+PyDoc_STRVAR(cuda_info_doc,
+             "cuda_info($module, /)\n--\n\n"
+             "The CUDA driver and its devices: a dict with available, reason (why not, or None),\n"
+             "driver (\"13.0\") and devices (dicts with id, name, cc, sm_count).");
+
+PyDoc_STRVAR(build_info_doc,
+             "build_info($module, /)\n--\n\n"
+             "How this module was built: a dict with cuda (nvcc's version, or why there are no\n"
+             "kernels), images (name to architectures) and limited_api.");
+
+PyDoc_STRVAR(
+    launch_floor_doc,
+    "launch_floor($module, operands, out, *, blocks, stream=None)\n--\n\n"
+    "Queue a kernel of `blocks` blocks that reads `operands` once and writes `out`: what the\n"
+    "bench compares kernels with. Both are uint8 vectors on a GPU, address and length\n"
+    "multiples of 16. 16-byte word j of out becomes the XOR of the words i of operands with\n"
+    "i = j modulo 256 * blocks. ValueError, RuntimeError.");
+
+static PyMethodDef methods[] = {
+    {"sparse_gemm", (PyCFunction)(void (*)(void))nvs_sparse_gemm, METH_FASTCALL | METH_KEYWORDS,
+     sparse_gemm_doc},
+    {"kernels", nvs_kernels_list, METH_NOARGS, kernels_doc},
+    {"plan", (PyCFunction)(void (*)(void))nvs_plan, METH_VARARGS | METH_KEYWORDS, plan_doc},
+    {"cuda_info", nvs_cuda_info, METH_NOARGS, cuda_info_doc},
+    {"build_info", nvs_build_dict, METH_NOARGS, build_info_doc},
+    {"launch_floor", (PyCFunction)(void (*)(void))nvs_launch_floor, METH_VARARGS | METH_KEYWORDS,
+     launch_floor_doc},
+    {NULL, NULL, 0, NULL},
+};
+
+int
+nvs_raise_fault(const struct nvs_fault *fault)
+{
+    PyErr_Format(PyExc_RuntimeError, "sparse_gemm: %s", fault->text);
+    return -1;
+}
+
+/* NVFP4SPARSE_KERNEL is read once, here. A wrong name must not keep the module from importing, so
+ * calls complain about it. */
+static int
+read_pin(struct nvs_state *state)
+{
+    const char *name = getenv("NVFP4SPARSE_KERNEL");
+    if (name == NULL || name[0] == '\0') {
+        return 0;
+    }
+    state->pinned = nvs_find_kernel(name);
+    if (state->pinned == NULL) {
+        state->bad_pin = PyUnicode_DecodeFSDefault(name);
+        return state->bad_pin ? 0 : -1;
+    }
+    return 0;
+}
+
+static int
+module_exec(PyObject *module)
+{
+    struct nvs_state *state = PyModule_GetState(module);
+    /* The frameworks do not support sub-interpreters, and none of this is tested in one. */
+    if (PyInterpreterState_GetID(PyInterpreterState_Get()) != 0) {
+        PyErr_SetString(PyExc_ImportError, "nvfp4sparse does not support sub-interpreters");
+        return -1;
+    }
+    for (int i = 0; i < NVS_ARGUMENTS; i++) {
+        state->names[i] = PyUnicode_InternFromString(nvs_argument_names[i]);
+        if (state->names[i] == NULL) {
+            return -1;
+        }
+    }
+    state->exporter_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &nvs_exporter_spec,
+                                                                    NULL);
+    if (state->exporter_type == NULL || PyModule_AddType(module, state->exporter_type) < 0) {
+        return -1;
+    }
+    return read_pin(state);
+}
+
+static int
+module_traverse(PyObject *module, visitproc visit, void *arg)
+{
+    struct nvs_state *state = PyModule_GetState(module);
+    Py_VISIT(state->exporter_type);
+    Py_VISIT(atomic_load(&state->frameworks));
+    for (int i = 0; i < NVS_OUT_DTYPES; i++) {
+        Py_VISIT(atomic_load(&state->torch_keywords[i]));
+    }
+    for (int i = 0; i < NVS_KNOWN_TYPES; i++) {
+        struct nvs_known_type *known = atomic_load(&state->types[i]);
+        if (known != NULL) {
+            Py_VISIT(known->type);
+        }
+    }
+    return 0;
+}
+
+static int
+module_clear(PyObject *module)
+{
+    struct nvs_state *state = PyModule_GetState(module);
+    for (int i = 0; i < NVS_ARGUMENTS; i++) {
+        Py_CLEAR(state->names[i]);
+    }
+    Py_CLEAR(state->exporter_type);
+    Py_CLEAR(state->bad_pin);
+    Py_XDECREF(atomic_exchange(&state->frameworks, NULL));
+    for (int i = 0; i < NVS_OUT_DTYPES; i++) {
+        Py_XDECREF(atomic_exchange(&state->torch_keywords[i], NULL));
+    }
+    for (int i = 0; i < NVS_KNOWN_TYPES; i++) {
+        struct nvs_known_type *known = atomic_exchange(&state->types[i], NULL);
+        if (known != NULL) {
+            Py_DECREF((PyObject *)known->type);
+            free(known);
+        }
+    }
+    return 0;
+}
+
+static void
+module_free(void *module)
+{
+    module_clear(module);
+}
+
+static PyModuleDef_Slot slots[] = {
+    {Py_mod_exec, module_exec},
+#ifdef Py_mod_multiple_interpreters
+    {Py_mod_multiple_interpreters, Py_MOD_MULTIPLE_INTERPRETERS_NOT_SUPPORTED},
+#endif
+#ifdef Py_mod_gil
+    {Py_mod_gil, Py_MOD_GIL_NOT_USED},
+#endif
+    {0, NULL},
+};
+
+static struct PyModuleDef definition = {
+    PyModuleDef_HEAD_INIT,
+    .m_name = "nvfp4sparse._C",
+    .m_doc = "GEMM of 2:4 sparse NVFP4 with dense NVFP4, on the CPU and on CUDA devices.",
+    .m_size = sizeof(struct nvs_state),
+    .m_methods = methods,
+    .m_slots = slots,
+    .m_traverse = module_traverse,
+    .m_clear = module_clear,
+    .m_free = module_free,
+};
+
+PyMODINIT_FUNC
+PyInit__C(void)
+{
+    return PyModuleDef_Init(&definition);
+}
