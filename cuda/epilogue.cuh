@@ -1,0 +1,85 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * From the fp32 accumulator to one element of C: unscale, alpha, one rounding, store.
+ */
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include "decode.cuh"
+#include "gemm_args.h"
+
+/* The arguments by way of registers. Read in place, each new line of the constant bank stops the
+ * warp for a hundred cycles, one line after the other; loads that are indexed by a register (which
+ * is zero) are all under way at once. */
+NVS_DEVICE nvs_gemm_args
+load_args(const nvs_gemm_args &args)
+{
+    const nvs_gemm_args x = (&args)[threadIdx.z];
+    asm volatile("" ::"l"(x.b_fp4), "l"(x.b_scale), "l"(x.a_vals), "l"(x.a_meta), "l"(x.a_scale));
+    asm volatile("" ::"r"((uint32_t)x.b_fp4_ld), "r"((uint32_t)x.b_scale_ld),
+                 "r"((uint32_t)x.a_vals_ld), "r"((uint32_t)x.a_meta_ld),
+                 "r"((uint32_t)x.a_scale_ld));
+    asm volatile("" ::"r"((uint32_t)x.k), "r"((uint32_t)x.m), "r"((uint32_t)x.n), "l"(x.out),
+                 "l"(x.out_stride_m), "l"(x.out_stride_n), "l"(x.alpha_ptr), "f"(x.alpha),
+                 "r"(x.out_dtype));
+    return x;
+}
+
+/* Rows of tiles stand along y and z, so that there may be more than 65535. See nvs_grid(). */
+NVS_DEVICE uint32_t
+row_of_tiles(void)
+{
+    return blockIdx.z * NVS_GRID_Y + blockIdx.y;
+}
+
+NVS_DEVICE float
+load_alpha(const nvs_gemm_args &args)
+{
+    return args.alpha_ptr ? *args.alpha_ptr : args.alpha;
+}
+
+/* What C[row, column] is before its one rounding. Unscaling first is exact and cannot overflow,
+ * so alpha sees the sum that SPEC speaks of. */
+NVS_DEVICE float
+scaled(float sum, float alpha)
+{
+    return sum * DECODE_UNSCALE * alpha;
+}
+
+/* Stores C[row, column] if it exists. bf16 stands first: it is the usual case. */
+NVS_DEVICE void
+store_element(const nvs_gemm_args &args, uint32_t row, uint32_t column, float sum)
+{
+    if (row >= (uint32_t)args.m || column >= (uint32_t)args.n)
+        return;
+    const float value = scaled(sum, load_alpha(args));
+    const int64_t at = row * args.out_stride_m + column * args.out_stride_n;
+    if (__builtin_expect(args.out_dtype == NVS_OUT_BF16, 1))
+        static_cast<__nv_bfloat16 *>(args.out)[at] = __float2bfloat16_rn(value);
+    else if (args.out_dtype == NVS_OUT_FP16)
+        static_cast<__half *>(args.out)[at] = __float2half_rn(value);
+    else
+        static_cast<float *>(args.out)[at] = value;
+}
+
+/* True if every pair of columns that starts at an even one is one aligned 4-byte store. */
+NVS_DEVICE bool
+pairs_are_words(const nvs_gemm_args &args)
+{
+    return args.out_dtype == NVS_OUT_BF16 && args.out_stride_n == 1 &&
+           (((uint32_t)(uintptr_t)args.out & 3) | ((uint32_t)args.out_stride_m & 1) |
+            ((uint32_t)args.n & 1)) == 0;
+}
+
+/* C[row, column] and its right neighbour, where pairs_are_words(). */
+NVS_DEVICE void
+store_word(const nvs_gemm_args &args, uint32_t row, uint32_t column, float first, float second,
+           float alpha)
+{
+    if (row < (uint32_t)args.m && column < (uint32_t)args.n)
+        *reinterpret_cast<__nv_bfloat162 *>(
+            static_cast<__nv_bfloat16 *>(args.out) + row * args.out_stride_m +
+            column) = __floats2bfloat162_rn(scaled(first, alpha), scaled(second, alpha));
+}

@@ -1,0 +1,36 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Copies of operand rows from global to shared memory by all threads of a block, 128 bytes of a
+ * row (whole lines) per group of neighbouring lanes. What lies past the last row or past the end
+ * of a row is filled with zeros and never read.
+ */
+#pragma once
+
+#include "ptx.cuh"
+
+/* The bytes [first, first + CHUNKS * CHUNK) of rows row0 .. row0 + ROWS - 1 to rows of PITCH
+ * bytes. A row ends at byte `end`, a multiple of CHUNK away from `first` if less; the rows end at
+ * `rows`. Addresses and ld are multiples of CHUNK (16 or 4 bytes), ld is below 2^32. */
+template <int THREADS, int ROWS, int CHUNKS, int PITCH, int CHUNK>
+NVS_DEVICE void
+copy_rows(uint32_t shared, const uint8_t *base, uint32_t ld, uint32_t row0, uint32_t rows,
+          uint32_t first, uint32_t end)
+{
+    constexpr int STEP = THREADS / CHUNKS; /* rows that the block copies at a time */
+    static_assert(STEP * CHUNKS == THREADS, "a chunk keeps its column");
+    const uint32_t chunk = threadIdx.x % CHUNKS, row = threadIdx.x / CHUNKS;
+    const uint32_t byte = first + chunk * CHUNK;
+    const uint32_t to = shared + row * PITCH + chunk * CHUNK;
+    const uint8_t *from = base + (uint64_t)(row0 + row) * ld + byte;
+    const int left = byte < end ? (int)(rows - row0 - row) : 0;
+#pragma unroll
+    for (int j = 0; j < (ROWS + STEP - 1) / STEP; ++j) {
+        if (ROWS % STEP && row + j * STEP >= ROWS)
+            break;
+        if (CHUNK == 16)
+            cp_async_16(to + j * STEP * PITCH, from, left > j * STEP);
+        else
+            cp_async_4(to + j * STEP * PITCH, from, left > j * STEP);
+        from += (uint64_t)STEP * ld;
+    }
+}
