@@ -1,0 +1,379 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What test_driver.py runs, each in a process of its own, with fake_cuda.c for a driver.
+
+Device memory is host memory here, so that NumPy arrays behind a Producer are CUDA tensors.
+"""
+
+import ctypes
+import gc
+import os
+import threading
+
+import numpy as np
+import pytest
+
+from cases import random_operands
+from dlpack_fakes import CUDA, CUDA_MANAGED, Legacy, Producer, exchange_type
+from nvfp4sparse import cuda_info, plan, reference_gemm, sparse_gemm
+
+FAKE = ctypes.CDLL("libcuda.so.1")
+FAKE.fake_calls.restype = ctypes.c_char_p
+FAKE.fake_stream.restype = ctypes.c_void_p
+FAKE.fake_capture.argtypes = (ctypes.c_void_p, ctypes.c_int)
+M, N, K = 5, 6, 64
+
+
+def calls():
+    """The driver's functions called since this was asked last."""
+    names = FAKE.fake_calls().decode().split()
+    FAKE.fake_clear()
+    return names
+
+
+def launch():
+    names = ("device", "gx", "gy", "gz", "bx", "by", "bz", "shared", "cluster", "attribute")
+    values = (ctypes.c_uint * 10).in_dll(FAKE, "fake_launch")
+    facts = dict(zip(names, values, strict=True))
+    facts["stream"] = ctypes.c_void_p.in_dll(FAKE, "fake_launch_stream").value or 0
+    facts["symbol"] = (ctypes.c_char * 64).in_dll(FAKE, "fake_launch_symbol").value.decode()
+    return facts
+
+
+def counter(name):
+    return ctypes.c_int.in_dll(FAKE, name).value
+
+
+class Problem:
+    """Operands behind producers on a device, and an out."""
+
+    def __init__(self, device=0, kind=Producer, device_type=CUDA, seed=0, shape=(M, N, K)):
+        self.where = (device_type, device)
+        self.host = random_operands(np.random.default_rng(seed), *shape)
+        self.operands = [kind(operand, device=self.where) for operand in self.host]
+        self.out = kind(np.zeros(shape[:2], np.float32), device=self.where)
+
+    def run(self, **options):
+        assert sparse_gemm(*self.operands, self.out, **options) is self.out
+        return self
+
+    def check(self, alpha=1.0):
+        expected = (reference_gemm(*self.host) * alpha).astype(np.float32)
+        np.testing.assert_allclose(self.out.array, expected, rtol=1e-6, atol=1e-6)
+
+
+def test_first_and_second_call():
+    """The first call opens and loads; the second only launches, and waits for nothing."""
+    Problem().run(kernel="naive").check()
+    first = calls()
+    for needed in ("cuInit", "cuDevicePrimaryCtxRetain", "cuLibraryLoadData", "cuFuncLoad"):
+        assert first.count(needed) == 1
+    Problem(seed=1).run(kernel="naive").check()
+    hot = ["cuCtxGetCurrent", "cuCtxPushCurrent", "cuLaunchKernelEx", "cuCtxPopCurrent"]
+    assert calls() == hot
+    FAKE.fake_set_device(0)  # already current: nothing to push
+    Problem(seed=2).run(kernel="naive").check()
+    assert calls() == [hot[0], hot[2]]
+
+
+@pytest.mark.parametrize("current", [-1, 0, 1])
+@pytest.mark.parametrize("device", [0, 1])
+def test_current_device_stays(current, device):
+    FAKE.fake_set_device(current)
+    before = FAKE.fake_depth()
+    for _ in range(2):
+        Problem(device, device_type=CUDA_MANAGED).run().check()
+        assert launch()["device"] == device
+    with pytest.raises(ValueError, match="stream must belong"):
+        Problem(device).run(stream=FAKE.fake_stream(1 - device))
+    assert FAKE.fake_depth() == before
+    assert FAKE.fake_current_device() == current
+
+
+@pytest.mark.parametrize("name", ["naive", None])
+def test_launch_is_what_plan_says(name):
+    problem = Problem(1, shape=(70, 33, 128))
+    problem.run(kernel=name).check()
+    choice = plan(70, 33, 128, 1)
+    facts = launch()
+    if name is None:
+        assert (facts["gx"], facts["gy"], facts["gz"]) == choice["grid"]
+        assert (facts["bx"], facts["by"], facts["bz"]) == (choice["threads"], 1, 1)
+        assert (facts["shared"], facts["cluster"]) == (choice["shared_bytes"], choice["cluster"])
+    else:
+        assert facts["symbol"] == "nvs_gemm_naive"
+        assert (facts["gx"], facts["gy"], facts["gz"], facts["bx"]) == (3, 5, 1, 256)
+    assert facts["stream"] == 1  # nobody's current stream: the legacy default one
+
+
+def test_first_call_inside_a_capture():
+    stream = FAKE.fake_stream(0)
+    FAKE.fake_capture(stream, 1)
+    Problem().run(stream=stream).check()
+    assert "cuLibraryLoadData" in calls()
+    assert launch()["stream"] == stream
+    # The thread's own mode is back: what is unsafe is refused again.
+    mode = ctypes.c_int(2)
+    exchange = ctypes.c_void_p()
+    status = ctypes.c_int()
+    FAKE.cuGetProcAddress_v2(
+        b"cuThreadExchangeStreamCaptureMode",
+        ctypes.byref(exchange),
+        10010,
+        ctypes.c_uint64(1),
+        ctypes.byref(status),
+    )
+    ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_int))(exchange.value)(mode)
+    assert mode.value == 0
+
+
+STEPS = (
+    "cuDriverGetVersion",
+    "cuDeviceGetCount",
+    "cuThreadExchangeStreamCaptureMode",
+    "cuDeviceGet",
+    "cuDeviceGetName",
+    "cuDeviceGetAttribute",
+    "cuDevicePrimaryCtxRetain",
+    "cuCtxGetCurrent",
+    "cuCtxPushCurrent",
+    "cuLibraryLoadData",
+    "cuLibraryGetKernel",
+    "cuKernelGetFunction",
+    "cuFuncLoad",
+    "cuLaunchKernelEx",
+)
+
+
+def test_every_status_is_checked():
+    """Each step fails once, then all is well: nothing half-made is kept."""
+    for call in STEPS:
+        FAKE.fake_fail(call.encode(), 7)
+        problem = Problem()
+        with pytest.raises(
+            RuntimeError, match=rf"sparse_gemm: {call} failed: FAKE_ERROR_7 \(as the"
+        ):
+            problem.run(kernel="naive")
+        assert not problem.out.array.any()
+        assert FAKE.fake_depth() == 0
+        assert [p.deleted for p in problem.operands] == [1] * 5
+    Problem().run(kernel="naive").check()
+
+
+def test_init_fails():
+    os.environ["FAKE_INIT_STATUS"] = "100"
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match=r"no CUDA driver.*cuInit failed: FAKE_ERROR_100"):
+            Problem().run()
+    assert cuda_info()["available"] is False
+    assert plan(1, 1, 16)["kernel"] == "cpu"
+
+
+def test_an_old_driver():
+    os.environ["FAKE_MISSING"] = "cuLibraryLoadData"
+    with pytest.raises(RuntimeError, match="the CUDA driver lacks cuLibraryLoadData"):
+        Problem().run()
+
+
+def test_a_driver_without_func_load():
+    os.environ["FAKE_MISSING"] = "cuFuncLoad"
+    Problem().run().check()
+
+
+def test_no_such_device():
+    for device in (2, 63, 64, -1, 2**31 - 1):
+        with pytest.raises(RuntimeError, match=f"there is no CUDA device {device}: .* reports 2"):
+            Problem(device).run()
+    Problem(1).run().check()
+
+
+def test_no_kernel_for_a_gpu():
+    os.environ["FAKE_CC"] = "75"
+    with pytest.raises(RuntimeError, match=r"on compute capability 7\.5: .*naive: it needs"):
+        Problem().run()
+    with pytest.raises(
+        ValueError, match="kernel=naive cannot run this: it needs compute capability"
+    ):
+        Problem().run(kernel="naive")
+
+
+def test_information():
+    info = cuda_info()
+    assert info["driver"] == "13.1"
+    assert info["devices"] == [
+        {"id": 0, "name": "fake 0", "cc": 90, "sm_count": 7},
+        {"id": 1, "name": "fake 1", "cc": 90, "sm_count": 8},
+    ]
+    assert plan(1, 1, 16)["kind"] == "cuda"
+
+
+# --- streams ---
+
+
+def test_streams_that_producers_are_told():
+    stream = FAKE.fake_stream(0)
+
+    class Stream:
+        def __cuda_stream__(self):
+            return 0, stream
+
+    given = [(None, 1, 1), (0, 1, 0), (1, 1, 1), (2, 2, 2), (stream, stream, stream)]
+    for argument, told, launched in [*given, (Stream(), stream, stream)]:
+        problem = Problem().run(stream=argument)
+        problem.check()
+        asked = [p.asked for p in [*problem.operands, problem.out]]
+        assert asked == [[{"stream": told, "max_version": (1, 3)}]] * 6
+        assert launch()["stream"] == launched
+
+
+def test_current_work_stream():
+    stream = FAKE.fake_stream(1)
+    kind = exchange_type(stream=stream)
+    Problem(1, kind).run().check()
+    assert launch()["stream"] == stream
+    assert kind.stream_queries == [(CUDA, 1)]
+    # Others are told the stream of a_vals.
+    mixed = Problem(1)
+    mixed.operands[0] = kind(mixed.host[0], device=mixed.where)
+    mixed.run().check()
+    assert [p.asked[0]["stream"] for p in mixed.operands[1:]] == [stream] * 4
+    # A given stream counts, and nobody is asked for the current one.
+    other = FAKE.fake_stream(1)
+    kind.stream_queries.clear()
+    Problem(1, kind).run(stream=other).check()
+    assert launch()["stream"] == other
+    assert kind.stream_queries == []
+
+
+def test_a_null_current_stream_is_the_legacy_one():
+    Problem(1, exchange_type(stream=0)).run().check()
+    assert launch()["stream"] == 0
+    assert launch()["device"] == 1
+
+
+def test_alpha_tensor():
+    problem = Problem()
+    alpha = Producer(np.full(1, -3, np.float32), device=(CUDA, 0))
+    problem.run(alpha=alpha).check(alpha=-3.0)
+    with pytest.raises(ValueError, match="got a_vals on cuda:0 and alpha on cpu"):
+        problem.run(alpha=np.ones(1, np.float32))
+    with pytest.raises(ValueError, match="got a_vals on cuda:0 and b_fp4 on cuda:1"):
+        sparse_gemm(*problem.operands[:3], Problem(1).operands[3], problem.operands[4])
+
+
+def test_nothing_to_compute_launches_nothing():
+    for shape in ((0, 3, 32), (3, 0, 32), (0, 0, 0)):
+        Problem(shape=shape).run()
+        problem = Problem(shape=shape)
+        assert sparse_gemm(*problem.operands).shape == shape[:2]
+    assert calls() == []
+    Problem(shape=(3, 4, 0)).run().check()
+
+
+# --- results of our own ---
+
+
+def as_numpy(result, **keywords):
+    """The memory of a Result, which the fake driver keeps on the host."""
+
+    pointer = ctypes.pythonapi.PyCapsule_GetPointer
+    pointer.restype, pointer.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
+    capsule = result.__dlpack__(**keywords)
+    managed = Legacy.from_address(pointer(capsule, b"dltensor"))
+    assert (managed.tensor.device_type, managed.tensor.device_id) == result.__dlpack_device__()
+    values = (ctypes.c_float * (M * N)).from_address(managed.tensor.data)
+    return np.array(values, np.float32).reshape(M, N)
+
+
+def test_result():
+    """Allocated on the stream, ordered by an event, freed once when the last reader is done."""
+    problem = Problem(1)
+    result = sparse_gemm(*problem.operands, out_dtype="float32")
+    queued = calls()
+    assert queued.index("cuMemAllocAsync") < queued.index("cuLaunchKernelEx")
+    assert queued.index("cuLaunchKernelEx") < queued.index("cuEventRecord")
+    assert "cuCtxSynchronize" not in queued
+    assert "cuStreamWaitEvent" not in queued
+    assert result.__dlpack_device__() == (CUDA, 1)
+    problem.out.array[...] = as_numpy(result)
+    problem.check()
+    calls()
+    for stream, waits in ((None, 1), (1, 1), (2, 2), (FAKE.fake_stream(1), None), (-1, 0)):
+        result.__dlpack__(stream=stream)
+        assert calls().count("cuStreamWaitEvent") == (waits != 0)
+        if waits:
+            assert launch()["stream"] == waits
+    for wrong in (0, -2):
+        with pytest.raises(ValueError, match="stream must be"):
+            result.__dlpack__(stream=wrong)
+    held = result.__dlpack__(max_version=(1, 0))
+    del result
+    gc.collect()
+    assert (counter("fake_allocations"), counter("fake_events")) == (1, 1)
+    calls()
+    del held
+    assert (counter("fake_allocations"), counter("fake_events")) == (0, 0)
+    freed = calls()
+    assert freed.index("cuCtxSynchronize") < freed.index("cuMemFree")
+    assert FAKE.fake_depth() == 0
+
+
+def test_result_failures_free_memory():
+    for call in (
+        "cuStreamIsCapturing",
+        "cuEventCreate",
+        "cuMemAllocAsync",
+        "cuLaunchKernelEx",
+        "cuEventRecord",
+    ):
+        problem = Problem()
+        FAKE.fake_fail(call.encode(), 2)
+        with pytest.raises(RuntimeError, match=f"{call} failed: FAKE_ERROR_2"):
+            sparse_gemm(*problem.operands)
+        assert (counter("fake_allocations"), counter("fake_events")) == (0, 0)
+        assert FAKE.fake_depth() == 0
+
+
+def test_no_result_inside_a_capture():
+    stream = FAKE.fake_stream(0)
+    FAKE.fake_capture(stream, 1)
+    with pytest.raises(RuntimeError, match="while the stream is capturing: pass out="):
+        sparse_gemm(*Problem().operands, stream=stream)
+    Problem().run(stream=stream).check()
+
+
+# --- processes and threads ---
+
+
+def test_fork():
+    Problem().run().check()
+    child = os.fork()
+    if child == 0:
+        try:
+            Problem().run()
+        except RuntimeError as error:
+            os._exit(0 if "fork" in str(error) else 1)
+        os._exit(2)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    Problem(seed=1).run().check()
+
+
+def test_threads():
+    """Many threads at their first calls, on both devices."""
+    barrier = threading.Barrier(8)
+    failures = []
+
+    def work(seed):
+        barrier.wait()
+        try:
+            for turn in range(20):
+                Problem(turn % 2, seed=seed).run(kernel="naive").check()
+        except Exception as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+    assert calls().count("cuLibraryLoadData") == 1

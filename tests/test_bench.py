@@ -1,0 +1,283 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The bench's parts that need no GPU, and the whole of it, small, on what is here."""
+
+import csv
+import math
+import os
+import time
+
+import numpy as np
+import pytest
+
+import reference
+from nvfp4sparse import _C
+from nvfp4sparse import __main__ as command_line
+from nvfp4sparse.cli import bench, cupti, devices, floor, plots, report, table, timing, workload
+
+SEPARATOR = "fill"
+
+
+def trace(*calls):
+    """Events of a trace: each call is a list of (name, start, end) after its separator."""
+    events = []
+    for number, call in enumerate((*calls, [])):
+        events.append((SEPARATOR, 100.0 * number, 100.0 * number + 1))
+        events += [(name, 100.0 * number + s, 100.0 * number + e) for name, s, e in call]
+    return events
+
+
+def test_a_call_lasts_from_its_first_start_to_its_last_end():
+    calls = [[("gemm", 10, 12), ("reduce", 15, 16)], [("reduce", 25, 27), ("gemm", 20, 24)]]
+    assert cupti.split_calls(trace(*calls), {SEPARATOR}, 2) == [6.0, 7.0]
+    shuffled = trace(*calls)[::-1]
+    assert cupti.split_calls(shuffled, {SEPARATOR}, 2) == [6.0, 7.0]
+
+
+@pytest.mark.parametrize(
+    "calls",
+    [
+        [[("gemm", 1, 2)], []],
+        [[("gemm", 1, 2)], [("other", 1, 2)]],
+        [[("gemm", 1, 2)]],
+        [[("gemm", 1, 2)], [("gemm", 1, 2), ("gemm", 3, 4)]],
+    ],
+    ids=["lost kernel", "another kernel", "lost call", "one kernel more"],
+)
+def test_an_incomplete_trace_is_no_figure(calls):
+    with pytest.raises(RuntimeError, match="not 2 alike"):
+        cupti.split_calls(trace(*calls), {SEPARATOR}, 2)
+
+
+def test_a_sample_summarises():
+    sample = timing.summarize([3.0, 1.0, 2.0, 5.0, 4.0])
+    assert (sample.median, sample.minimum, sample.calls) == (3.0, 1.0, 5)
+    assert math.isclose(sample.spread, 3.2)
+
+
+def test_bf16_ulp():
+    x = np.array([1.0, 1.99, 2.0, -3.0, 0.0, 2.0**-126, 2.0**-140])
+    expected = [2.0**-7, 2.0**-7, 2.0**-6, 2.0**-6, 2.0**-133, 2.0**-133, 2.0**-133]
+    assert workload.bf16_ulp(x).tolist() == expected
+
+
+def test_judge_sees_one_element():
+    exact = np.full((4, 5), 1.0)
+    magnitude = np.ones_like(exact)
+    good = workload.judge(exact.astype(np.float32), exact, magnitude, 64)
+    assert good.within_bound
+    assert good.ulps == 0
+    for wrong in (1.0 + 2.0**-7, np.nan):
+        c = exact.astype(np.float32)
+        c[3, 4] = wrong
+        bad = workload.judge(c, exact, magnitude, 64)
+        assert not bad.within_bound
+        assert bad.ulps >= 1
+
+
+@pytest.mark.parametrize("rows", [3, workload.MAX_ROWS + 5])
+def test_operands_are_what_they_say(rows):
+    problem = workload.Problem(rows, 7, 32)
+    operands = workload.make_operands(problem, seed=1)
+    assert [x.shape for x in operands] == [(rows, 8), (rows, 8), (rows, 2), (7, 16), (7, 2)]
+    assert all(x.dtype == np.uint8 for x in operands)
+    assert sum(x.nbytes for x in operands) == problem.operand_bytes
+    a, b = workload.dense_values(operands)
+    exact, _ = workload.exact_product(a[:16], b)
+    assert np.array_equal(
+        exact, reference.exact_gemm(*(x[:16] for x in operands[:3]), *operands[3:])
+    )
+    assert np.count_nonzero(a) > 0.4 * a.size
+
+
+def test_operands_share_a_buffer_at_aligned_offsets():
+    arrays = [np.arange(size, dtype=np.uint8).reshape(1, -1) for size in (5, 256, 7)]
+    buffer, offsets = devices.concatenate(arrays)
+    assert offsets == [0, 256, 512]
+    assert buffer.size == 768
+    for offset, array in zip(offsets, arrays, strict=True):
+        assert np.array_equal(buffer[offset : offset + array.nbytes], array[0])
+
+
+def test_floor_result_sees_every_word():
+    """The plain meaning of the kernel, thread by thread."""
+    rng = np.random.default_rng(0)
+    words = rng.integers(0, 256, (2 * floor.THREADS + 3, 16), dtype=np.uint8)
+    sums = np.zeros((floor.THREADS, 16), np.uint8)
+    for index, word in enumerate(words):
+        sums[index % floor.THREADS] ^= word
+    written = floor.expected(words.reshape(-1), 16 * (floor.THREADS + 2), blocks=1)
+    assert np.array_equal(written.reshape(-1, 16), np.concatenate([sums, sums[:2]]))
+
+
+@pytest.mark.cuda
+@pytest.mark.filterwarnings("ignore")  # of the framework
+@pytest.mark.parametrize("words", [0, 1, 300, 512, 1000, 2000, 4000, 5000, 20001])
+def test_floor_on_a_gpu(words):
+    """From fewer words than threads to several passes of eight loads, on two blocks."""
+    gpu, why = devices.find_gpu()
+    if gpu is None and os.environ.get("NVFP4SPARSE_REQUIRE_CUDA") != "1":
+        pytest.skip(why)
+    operands = np.random.default_rng(words).integers(0, 256, 16 * words, dtype=np.uint8)
+    out = gpu.put(np.full(16 * 700, 0xAA, np.uint8))
+    _C.launch_floor(gpu.put(operands), out[: 16 * 600], blocks=2)
+    written = gpu.to_host(out)
+    assert np.array_equal(written[: 16 * 600], floor.expected(operands, 16 * 600, blocks=2))
+    assert (written[16 * 600 :] == 0xAA).all()
+
+
+@pytest.mark.parametrize(
+    ("operands", "blocks", "complaint"),
+    [
+        (np.zeros(32, np.uint8), 1, "operands must be a contiguous uint8 vector on a GPU"),
+        (np.zeros(32, np.uint8), 0, "blocks must be 1 to 65536, got 0"),
+        (np.zeros(32, np.uint8), 1 << 20, "blocks must be 1 to 65536, got 1048576"),
+    ],
+)
+def test_floor_refuses(operands, blocks, complaint):
+    with pytest.raises(ValueError, match=f"launch_floor: {complaint}"):
+        _C.launch_floor(operands, operands.copy(), blocks=blocks)
+
+
+def test_best_takes_each_form_by_itself():
+    def sample(median):
+        return timing.Sample(median, median, 0.0, 40)
+
+    one = timing.Timing(sample(3.0), sample(1.0), None)
+    other = timing.Timing(sample(2.0), sample(2.0), 1.5)
+    found = floor.best([one, other])
+    assert (found.cold.median, found.warm.median, found.graph) == (2.0, 1.0, 1.5)
+
+
+def test_table_aligns_numbers_right():
+    text = table.render(["name", "us"], [["a", 1.5], ["bcd", 10.25]])
+    assert text.splitlines() == ["name     us", "----  -----", "a       1.5", "bcd   10.25"]
+
+
+def test_progress_yields_everything(capsys):
+    assert list(table.progress([1, 2], "work")) == [1, 2]
+    assert "work 2/2: 2" in capsys.readouterr().err
+
+
+def parse(*words):
+    return command_line.build_parser().parse_args(["bench", *words])
+
+
+def test_problems():
+    sweep = bench.problems_of(parse(), on_gpu=True)
+    assert [p.m for p in sweep if (p.n, p.k) == (2048, 2048)] == list(bench.SWEEP_M)
+    assert len(bench.problems_of(parse("--quick"), on_gpu=True)) < len(sweep)
+    assert bench.problems_of(parse("--m", "3", "--k", "32"), on_gpu=True) == [
+        workload.Problem(3, 2048, 32)
+    ]
+    weights = bench.problems_of(parse("--transposed"), on_gpu=True)
+    assert len(weights) == 48
+    assert all(p.column_major for p in weights)
+
+
+def test_rows_survive_the_csv(tmp_path):
+    rows = []
+    for m in (1, 64):
+        problem = workload.Problem(m, 32, 16)
+        sample = timing.Sample(2e-6 * m, 1e-6, 1e-7, 40)
+        row = report.new_row("k", "ours", problem)
+        row.add_timing(timing.Timing(sample, sample, None), timing.Timing(sample, sample, None))
+        row.commit = "123456789012"
+        rows.append(row)
+    rows.append(report.new_row("other", "peer", problem))
+    rows[-1].status = "not run: absent"
+    path = tmp_path / "bench.csv"
+    report.write_csv(path, rows)
+    found = plots.read_csv(path)
+    assert [(row["m"], row["cold_us"], row["cold_to_floor"]) for row in found] == [
+        (1, 2.0, 1.0),
+        (64, 128.0, 1.0),
+    ]
+    assert found[0]["commit"] == "123456789012"
+    assert found[0]["graph_us"] == ""
+    assert [(title, free) for title, free, _ in plots.slices(found)] == [("n = 32, k = 16", "m")]
+    text = report.summary(rows)
+    assert "128.00" in text
+    assert "other: not run: absent" in text
+
+
+class PretendGpu(devices.NumpyDevice, devices.GpuDevice):
+    """Host memory that times like a GPU, so that what only a GPU's bench does runs anywhere."""
+
+    kind = "cuda"
+    name = "pretend"
+    multiprocessors = 2
+    smi_id = "none"
+
+    def scratch(self, nbytes):
+        return np.zeros(nbytes, np.uint8)
+
+    def synchronize(self):
+        pass
+
+    def scrub(self):
+        pass
+
+    def capture(self, call):
+        return call
+
+    def seconds(self, call):
+        begin = time.perf_counter()
+        call()
+        return time.perf_counter() - begin
+
+
+def run_pretended_bench(monkeypatch, folder, launch_floor):
+    monkeypatch.setattr(bench, "find_gpu", lambda: (PretendGpu(), ""))
+    monkeypatch.setattr(floor._C, "launch_floor", launch_floor)
+    words = ["bench", "--m", "4", "16", "--n", "32", "--k", "64", "--quick", "--kernels", "cpu"]
+    status = command_line.main([*words, "--out", str(folder)])
+    with (folder / "bench.csv").open(newline="") as file:
+        return status, list(csv.DictReader(file))
+
+
+def test_bench_of_a_gpu(tmp_path, monkeypatch):
+    def launch_floor(operands, out, *, blocks):
+        out[:] = floor.expected(operands, out.size, blocks)
+
+    status, rows = run_pretended_bench(monkeypatch, tmp_path, launch_floor)
+    assert status == 0
+    by_kernel = {row["kernel"]: row for row in rows}
+    assert {"read-once floor", "cpu", "cuBLAS bf16", "cuSPARSELt fp16 2:4"} < set(by_kernel)
+    ours = by_kernel["cpu"]
+    assert ours["status"] == "ok"
+    for figure in ("cold_us", "warm_us", "graph_us", "cold_to_floor", "warm_to_floor"):
+        assert float(ours[figure]) > 0
+    assert int(ours["calls"]) == bench.QUICK_CALLS
+    assert "CUDA events" in ours["timer"]
+    assert by_kernel["cuBLAS bf16"]["status"] == "not run: needs PyTorch with CUDA"
+
+
+def test_bench_fails_if_the_floor_skips_a_word(tmp_path, monkeypatch):
+    def launch_floor(operands, out, *, blocks):
+        skipping = operands.copy()
+        skipping[:16] = 0
+        out[:] = floor.expected(skipping, out.size, blocks)
+
+    status, rows = run_pretended_bench(monkeypatch, tmp_path, launch_floor)
+    assert status == 1
+    assert any("did not read every byte" in row["status"] for row in rows)
+    assert all(row["cold_to_floor"] == "" for row in rows)
+
+
+@pytest.mark.filterwarnings("ignore")  # of the frameworks that it times
+def test_bench_end_to_end(tmp_path, capsys):
+    """Small, with whatever device is here; on a GPU the floor and the peers take part."""
+    words = ["bench", "--m", "4", "16", "--n", "48", "--k", "64", "--quick"]
+    assert command_line.main([*words, "--out", str(tmp_path), "--commit", "abc"]) == 0
+    printed = capsys.readouterr().out
+    assert "timer: " in printed
+    with (tmp_path / "bench.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    timed = [row for row in rows if row["status"] == "ok"]
+    assert {row["m"] for row in timed if row["role"] == "ours"} == {"4", "16"}
+    assert all(float(row["warm_us"]) > 0 and row["timer"] for row in timed)
+    assert all(float(row["error_of_bound"]) <= 1 for row in timed if row["role"] == "ours")
+    assert {row["commit"] for row in rows} == {"abc"}
+    if devices.find_gpu()[0] is not None:
+        assert {"read-once floor"} < {row["kernel"] for row in timed}
+        assert all(float(row["cold_us"]) > 0 for row in timed)

@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The kernel table and its choice, without a GPU."""
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from cases import random_operands
+from nvfp4sparse import build_info, kernels, plan, sparse_gemm
+
+ROWS = {row["name"]: row for row in kernels()}
+CUDA_ROWS = [row for row in kernels() if row["kind"] == "cuda"]
+
+
+def test_every_row_is_complete():
+    assert len(ROWS) == len(kernels())
+    for row in kernels():
+        assert row["kind"] in ("cpu", "cuda")
+        assert (row["symbol"] is None) == (row["image"] is None) == (row["kind"] == "cpu")
+        assert 0 <= row["m_min"] <= row["m_max"]
+        assert 0 <= row["n_min"] <= row["n_max"]
+        assert row["k_multiple"] % 16 == 0
+        assert row["k_max"] >= 0
+        assert set(row["needs"]) <= {"aligned_16", "aligned_out"}
+        assert min(row["tile_m"], row["tile_n"]) > 0
+        assert row["when"]
+        if row["kind"] == "cuda":
+            assert row["cc_min"] <= row["cc_max"]
+            assert row["threads"] % 32 == 0
+            assert 32 <= row["threads"] <= 1024
+            assert 1 <= row["cluster"] <= 16
+            assert 0 <= row["shared_bytes"] <= 227 * 1024
+            built = bool(build_info()["images"].get(row["image"]))
+            assert row["built"] is built
+        else:
+            assert row["built"] is True
+
+
+def test_the_last_rows_take_everything():
+    """Whatever does not fit a special row runs on the baseline of its device."""
+    for m, n, k in ((1, 1, 16), (1, 10**9, 16), (10**9, 1, 0), (7, 5, 10**6 * 16)):
+        assert plan(m, n, k, "cpu")["kernel"] == "cpu"
+        for cc in (80, 86, 89, 90, 100, 103, 120, 121):
+            assert plan(m, n, k, cc=cc, aligned=False)["kernel"] == "naive"
+
+
+@pytest.mark.parametrize("cc", [80, 86, 89, 90, 100, 103, 120, 121])
+@pytest.mark.parametrize("aligned", [False, True])
+@pytest.mark.parametrize("shape", [(1, 1, 16), (64, 2048, 2048), (4096, 4096, 4096), (3, 5, 48)])
+def test_a_plan_is_the_first_row_that_fits(shape, cc, aligned):
+    m, n, k = shape
+    choice = plan(m, n, k, cc=cc, aligned=aligned)
+    row = ROWS[choice["kernel"]]
+    assert row["kind"] == choice["kind"] == "cuda"
+    assert row["cc_min"] <= cc <= row["cc_max"]
+    assert row["m_min"] <= m <= row["m_max"]
+    assert row["n_min"] <= n <= row["n_max"]
+    assert k % row["k_multiple"] == 0
+    assert k <= row["k_max"]
+    assert aligned or not row["needs"]
+    order = list(ROWS)
+    assert list(choice["why"]) == order[: order.index(choice["kernel"])]
+    assert all(choice["why"].values())
+    assert choice["cc"] == cc
+    assert choice["pinned"] is False
+    for fact in ("threads", "cluster", "shared_bytes"):
+        assert choice[fact] == row[fact]
+    rows, columns = -(-m // row["tile_m"]), -(-n // row["tile_n"])
+    assert choice["grid"] == (columns * row["cluster"], min(rows, 32768), -(-rows // 32768))
+
+
+def test_grid_of_many_rows():
+    tall = plan(16 * 32768 * 3 + 1, 17, 16, cc=80, aligned=False)
+    assert (tall["kernel"], tall["grid"]) == ("naive", (2, 32768, 4))
+    assert plan(1, 16 * (2**31 - 1), 0, cc=80, aligned=False)["grid"] == (2**31 - 1, 1, 1)
+    for m, n in ((1, 16 * (2**31 - 1) + 1), (16 * 32768 * 65535 + 1, 1), (2**62, 2**62)):
+        choice = plan(m, n, 0, cc=80, aligned=False)
+        assert choice["kernel"] is None
+        assert "more tiles than a grid takes" in choice["why"]["naive"]
+
+
+def test_no_kernel():
+    for cc in (50, 75, 79):
+        choice = plan(64, 64, 64, cc=cc)
+        assert choice["kernel"] is None
+        assert f"the GPU has {cc // 10}.{cc % 10}" in choice["why"]["naive"]
+        assert choice["why"]["cpu"] == "it runs on the CPU, the operands are on a GPU"
+    assert plan(64, 64, 64, "cpu")["why"]["naive"].startswith("it runs on a GPU")
+
+
+def test_devices():
+    for spelling in ("cuda", "cuda:1", 0, 1, None):
+        assert plan(1, 1, 16, spelling, cc=90)["cc"] == 90
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        assert plan(1, 1, 16, torch.device("cpu"))["kernel"] == "cpu"
+    for wrong in ("gpu", "cuda:", "cuda:x", "cuda:1x", "cuda:-1", "CPU", -1, object()):
+        with pytest.raises(ValueError, match="plan: device must be"):
+            plan(1, 1, 16, wrong)
+    with pytest.raises(ValueError, match="cc is for GPUs"):
+        plan(1, 1, 16, "cpu", cc=90)
+    with pytest.raises(ValueError, match="times 10"):
+        plan(1, 1, 16, cc=9)
+    with pytest.raises(TypeError):
+        plan(1, 1, 16, cc="9.0")
+
+
+def test_no_such_gpu():
+    with pytest.raises(RuntimeError, match=r"plan: (no CUDA driver|there is no CUDA device 63)"):
+        plan(1, 1, 16, 63)
+
+
+@pytest.mark.parametrize("shape", [(-1, 1, 16), (1, -1, 16), (1, 1, -16), (1, 1, 8), (1, 1, 17)])
+def test_impossible_problems(shape):
+    with pytest.raises(ValueError, match="plan: m, n and k must be 0 or more"):
+        plan(*shape)
+
+
+def python(code, **environment):
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+PINNED = """
+import numpy as np
+import nvfp4sparse
+zeros = [np.zeros((2, width), np.uint8) for width in (4, 4, 1, 8, 1)]
+try:
+    print(nvfp4sparse.sparse_gemm(*zeros).shape, nvfp4sparse.plan(2, 2, 16, "cpu")["pinned"])
+    print(nvfp4sparse.plan(2, 2, 16, cc=90)["kernel"], nvfp4sparse.plan(2, 2, 16, cc=90)["pinned"])
+    nvfp4sparse.sparse_gemm(*zeros, kernel="cpu")
+except ValueError as error:
+    print(error)
+"""
+
+
+def test_pinned_by_the_environment():
+    """A pin counts for its own kind of device; plan() says so."""
+    assert python(PINNED, NVFP4SPARSE_KERNEL="cpu").splitlines()[0] == "(2, 2) True"
+    assert python(PINNED, NVFP4SPARSE_KERNEL="naive").splitlines() == [
+        "(2, 2) False",
+        "naive True",
+    ]
+    assert python(PINNED, NVFP4SPARSE_KERNEL="").splitlines()[0] == "(2, 2) False"
+    wrong = python(PINNED, NVFP4SPARSE_KERNEL="fast")
+    assert wrong.startswith("sparse_gemm: NVFP4SPARSE_KERNEL names no kernel: 'fast'; there are ")
+
+
+def test_kernel_runs_the_row_it_names():
+    operands = random_operands(np.random.default_rng(0), 3, 4, 32)
+    np.testing.assert_array_equal(sparse_gemm(*operands, kernel="cpu"), sparse_gemm(*operands))
