@@ -163,8 +163,9 @@ def test_graph(torch, kernel):
 
 FIRST_CALL = """
 import torch, nvfp4sparse
-widths = (128, 128, 32, 256, 32)
-operands = [torch.full((16, width), 0x38, dtype=torch.uint8, device="cuda") for width in widths]
+# ones at positions 0 and 1, scales 1, a B of ones: every element of C is k / 2
+parts = ((128, 0x22), (128, 0x04), (32, 0x38), (256, 0x22), (32, 0x38))
+operands = [torch.full((16, width), byte, dtype=torch.uint8, device="cuda") for width, byte in parts]
 torch.cuda.synchronize()
 graph = torch.cuda.CUDAGraph()
 out = torch.zeros(16, 16, dtype=torch.bfloat16, device="cuda")
@@ -174,7 +175,7 @@ with torch.cuda.graph(graph, capture_error_mode="{mode}"):
 graph.replay()
 torch.cuda.synchronize()
 eager = nvfp4sparse.sparse_gemm(*operands, kernel={kernel!r})
-assert eager.any() and torch.equal(own, eager) and torch.equal(out, eager)
+assert (eager == 256).all() and torch.equal(own, eager) and torch.equal(out, eager)
 """
 
 
