@@ -165,7 +165,7 @@ FIRST_CALL = """
 import torch, nvfp4sparse
 # ones at positions 0 and 1, scales 1, a B of ones: every element of C is k / 2
 parts = ((128, 0x22), (128, 0x04), (32, 0x38), (256, 0x22), (32, 0x38))
-operands = [torch.full((16, width), byte, dtype=torch.uint8, device="cuda") for width, byte in parts]
+operands = [torch.full((16, width), byte, dtype=torch.uint8).cuda() for width, byte in parts]
 torch.cuda.synchronize()
 graph = torch.cuda.CUDAGraph()
 out = torch.zeros(16, 16, dtype=torch.bfloat16, device="cuda")
