@@ -108,14 +108,17 @@ swap_index_bits(uint32_t metadata)
 
 static constexpr uint32_t TABLE_BYTES = 65536;
 
-/* Thread t < 256 writes entry t; a barrier must follow. */
+/* THREADS (256 or 512) threads write all entries; a barrier must follow. */
+template <int THREADS>
 NVS_DEVICE void
-write_table_entry(uint32_t table, uint32_t t)
+write_table(uint32_t table, uint32_t thread)
 {
+    constexpr int SHARES = THREADS / 256; /* threads to an entry */
+    const uint32_t t = thread % 256, first = thread / 256 * (8 / SHARES);
     const uint32_t f16x2 = (t & 7u) << 9 | (t & 8u) << 12 | (t & 0x70u) << 21 | (t & 0x80u) << 24;
 #pragma unroll
-    for (uint32_t j = 0; j < 8; ++j) /* neighbours start at different banks */
-        st_shared_v4(table + 256 * t + ((j + t) & 7u) * 16, f16x2, f16x2, f16x2, f16x2);
+    for (uint32_t j = 0; j < 8 / SHARES; ++j) /* neighbours start at different banks */
+        st_shared_v4(table + 256 * t + ((first + j + t) & 7u) * 16, f16x2, f16x2, f16x2, f16x2);
 }
 
 /* PRMT selector for byte i of a word of codes against lane_entry = table + 4 * lane. */

@@ -306,6 +306,14 @@ ld_shared_u32(uint32_t address)
     return v;
 }
 
+NVS_DEVICE uint32_t
+ld_shared_u16(uint32_t address)
+{
+    uint16_t v;
+    asm volatile("ld.shared.u16 %0, [%1];" : "=h"(v) : "r"(address) : "memory");
+    return v;
+}
+
 /* Word i of a vector; i is a compile-time constant after unrolling. */
 NVS_DEVICE uint32_t
 word_of(const uint4 &v, int i)
