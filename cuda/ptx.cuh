@@ -320,3 +320,18 @@ word_of(const uint4 &v, int i)
 {
     return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;
 }
+
+/* Counts as one arrival on the barrier once this thread's copies so far have landed. */
+NVS_DEVICE void
+cp_async_mbarrier_arrive_noinc(uint32_t barrier)
+{
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
+}
+
+NVS_DEVICE uint2
+ld_global_nc_v2(const void *address)
+{
+    uint2 v;
+    asm volatile("ld.global.nc.v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "l"(address));
+    return v;
+}

@@ -1,0 +1,103 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Superslabs of 256 columns of K for sparse wgmma: A into the registers that it reads, B into
+ * 128-byte-swizzled shared memory.
+ *
+ * K inside a superslab is permuted: lane q of a quad owns segment q, the columns 64q .. 64q + 63 of
+ * A. Slab i (64 of the MMA's k) holds block i of the four segments: group t of segment s is at k
+ * 16t + 4s, so a 16-byte chunk of B is group t of segments 2c and 2c + 1.
+ */
+#pragma once
+
+#include "decode.cuh"
+#include "wgmma.cuh"
+
+static constexpr int SUPERSLAB = 256, SEGMENT = 64, SLABS = 4;
+
+/* A thread decodes UNITS x half (32 columns) of two neighbouring segments of a row of B. Rows are
+ * dealt to lanes so that neither the reads nor the swizzled 16-byte writes of a quarter-warp meet
+ * in a bank: four rows that differ both in row / 2 and in row % 4. */
+struct b_place {
+    uint32_t row, pair, half;
+};
+
+NVS_DEVICE b_place
+place_b(void)
+{
+    const uint32_t lane = threadIdx.x % 32, i = lane / 2 % 4;
+    b_place at;
+    at.pair = lane % 2;
+    at.half = lane / 16;
+    at.row = 2 * i + ((i ^ (i >> 1) ^ (lane >> 3)) & 1);
+    return at;
+}
+
+/* One unit: 16 bytes of codes of each segment, the four scales of each, to `tile`, which points at
+ * the row in the slab of the unit's first block. */
+template <int BN>
+NVS_DEVICE void
+decode_b(const uint4 (&raw)[2], uint2 words, uint32_t tile, const b_place &at)
+{
+    uint32_t scales[2]; /* of this half's two blocks, segment by segment */
+    decode_scales(prmt(words.x, words.y, at.half ? 0x7632u : 0x5410u), scales);
+#pragma unroll
+    for (int i = 0; i < 2; ++i) { /* block 2 * half + i */
+        uint32_t x[4][2][2];      /* group, segment, pair of columns */
+#pragma unroll
+        for (int s = 0; s < 2; ++s) {
+            decode_even_odd(word_of(raw[s], 2 * i), x[0][s], x[1][s]);
+            decode_even_odd(word_of(raw[s], 2 * i + 1), x[2][s], x[3][s]);
+        }
+        const uint32_t s0 = broadcast_half(scales[0], i), s1 = broadcast_half(scales[1], i);
+#pragma unroll
+        for (int t = 0; t < 4; ++t)
+            st_shared_v4(tile + i * (BN * 128) + (((2 * t + at.pair) ^ at.row) << 4),
+                         mul_f16x2(x[t][0][0], s0), mul_f16x2(x[t][0][1], s0),
+                         mul_f16x2(x[t][1][0], s1), mul_f16x2(x[t][1][1], s1));
+    }
+}
+
+struct a_share { /* rows g and g + 8, this lane's segment */
+    uint4 vals[2], meta[2];
+    uint32_t scale[2][2];
+};
+
+/* Slab i of A, both its k32 steps, in the registers that wgmma reads. */
+NVS_DEVICE void
+decode_a(const a_share &a, int slab, const quad_transpose &transpose, uint32_t (&step)[2][4],
+         uint32_t &meta)
+{
+    meta = swap_index_bits(
+        quad_metadata(word_of(a.meta[0], slab), word_of(a.meta[1], slab), transpose));
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+        uint32_t f[4];
+        decode_neighbours(word_of(a.vals[r], slab), f);
+        const uint32_t scale = broadcast_half(a.scale[r][slab / 2], slab & 1);
+#pragma unroll
+        for (int i = 0; i < 4; ++i)
+            step[i / 2][2 * (i % 2) + r] = mul_f16x2(f[i], scale);
+    }
+}
+
+/* A's four slabs against the part's B tile: eight k32 steps that run on behind. The part's threads
+ * meet once, when the first slab of A is ready and so, by then, is the tile. */
+template <int BN>
+NVS_DEVICE void
+multiply_superslab(const a_share &a, const quad_transpose &transpose, uint64_t tile, int barrier,
+                   int threads, float (&sum)[BN / 2])
+{
+    uint32_t step[SLABS][2][4], meta[SLABS];
+    fence_proxy_async();
+#pragma unroll
+    for (int i = 0; i < SLABS; ++i) {
+        decode_a(a, i, transpose, step[i], meta[i]);
+        if (i == 0)
+            bar_sync(barrier, threads);
+        const uint64_t slab = tile + i * (BN * 128 >> 4);
+        wgmma_fence();
+        wgmma_sp_k32<0>(sum, step[i][0], slab, meta[i]);
+        wgmma_sp_k32<1>(sum, step[i][1], slab + 4, meta[i]);
+        wgmma_commit_group();
+    }
+}
