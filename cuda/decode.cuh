@@ -56,13 +56,6 @@ decode_scales(uint32_t bytes, uint32_t (&f16x2)[2])
     f16x2[1] = mul_f16x2(cvt_f16x2_e4m3x2(bytes >> 16), two_to_the_7th);
 }
 
-/* Two UE4M3 bytes (the low 16 bits) to f16x2, likewise. */
-NVS_DEVICE uint32_t
-decode_two_scales(uint32_t bytes)
-{
-    return mul_f16x2(cvt_f16x2_e4m3x2(bytes & 0x7F7Fu), 0x58005800u);
-}
-
 /* The lane's part of the transpose in quad_metadata(). */
 struct quad_transpose {
     uint32_t rotate, keep, merge;
@@ -108,17 +101,14 @@ swap_index_bits(uint32_t metadata)
 
 static constexpr uint32_t TABLE_BYTES = 65536;
 
-/* THREADS (256 or 512) threads write all entries; a barrier must follow. */
-template <int THREADS>
+/* Thread t < 256 writes entry t; a barrier must follow. */
 NVS_DEVICE void
-write_table(uint32_t table, uint32_t thread)
+write_table_entry(uint32_t table, uint32_t t)
 {
-    constexpr int SHARES = THREADS / 256; /* threads to an entry */
-    const uint32_t t = thread % 256, first = thread / 256 * (8 / SHARES);
     const uint32_t f16x2 = (t & 7u) << 9 | (t & 8u) << 12 | (t & 0x70u) << 21 | (t & 0x80u) << 24;
 #pragma unroll
-    for (uint32_t j = 0; j < 8 / SHARES; ++j) /* neighbours start at different banks */
-        st_shared_v4(table + 256 * t + ((first + j + t) & 7u) * 16, f16x2, f16x2, f16x2, f16x2);
+    for (uint32_t j = 0; j < 8; ++j) /* neighbours start at different banks */
+        st_shared_v4(table + 256 * t + ((j + t) & 7u) * 16, f16x2, f16x2, f16x2, f16x2);
 }
 
 /* PRMT selector for byte i of a word of codes against lane_entry = table + 4 * lane. */

@@ -73,13 +73,10 @@ pairs_are_words(const nvs_gemm_args &args)
             ((uint32_t)args.n & 1)) == 0;
 }
 
-/* C[row, column] and its right neighbour, where pairs_are_words(). */
+/* A pair of neighbours of C, where pairs_are_words(). */
 NVS_DEVICE void
-store_word(const nvs_gemm_args &args, uint32_t row, uint32_t column, float first, float second,
-           float alpha)
+store_word(__nv_bfloat16 *at, float first, float second, float alpha)
 {
-    if (row < (uint32_t)args.m && column < (uint32_t)args.n)
-        *reinterpret_cast<__nv_bfloat162 *>(
-            static_cast<__nv_bfloat16 *>(args.out) + row * args.out_stride_m +
-            column) = __floats2bfloat162_rn(scaled(first, alpha), scaled(second, alpha));
+    *reinterpret_cast<__nv_bfloat162 *>(at) = __floats2bfloat162_rn(scaled(first, alpha),
+                                                                    scaled(second, alpha));
 }

@@ -50,8 +50,8 @@ load_b(const nvs_gemm_args &args, uint32_t column0, uint32_t k0, const b_place &
 #pragma unroll
     for (int u = 0; u < UNITS; ++u) {
         const uint32_t row = min(column0 + 32 * u + 8 * warp + at.row, (uint32_t)args.n - 1);
-        const uint8_t *codes =
-            args.b_fp4 + (uint64_t)row * (uint32_t)args.b_fp4_ld + k / 2 + at.half * 16;
+        const uint8_t *codes = args.b_fp4 + (uint64_t)row * (uint32_t)args.b_fp4_ld + k / 2 +
+                               at.half * 16;
         const uint8_t *scale = args.b_scale + (uint64_t)row * (uint32_t)args.b_scale_ld + k / 16;
         b.codes[u][0] = b.codes[u][1] = make_uint4(0, 0, 0, 0);
         b.scale[u] = make_uint2(0, 0);
@@ -70,12 +70,12 @@ copy_half(const nvs_gemm_args &args, uint32_t shared, uint32_t row0, uint32_t k0
 {
     constexpr int HALF = S::BLOCK_K / 2;
     const uint32_t at = k0 + h * HALF, k = (uint32_t)args.k, m = (uint32_t)args.m;
-    copy_rows<S::THREADS, S::BM, HALF / 64, S::A_PITCH, 16>(
-        shared + S::VALS + h * (HALF / 4), args.a_vals, (uint32_t)args.a_vals_ld, row0, m, at / 4,
-        k / 4);
-    copy_rows<S::THREADS, S::BM, HALF / 64, S::A_PITCH, 16>(
-        shared + S::META + h * (HALF / 4), args.a_meta, (uint32_t)args.a_meta_ld, row0, m, at / 4,
-        k / 4);
+    copy_rows<S::THREADS, S::BM, HALF / 64, S::A_PITCH, 16>(shared + S::VALS + h * (HALF / 4),
+                                                            args.a_vals, (uint32_t)args.a_vals_ld,
+                                                            row0, m, at / 4, k / 4);
+    copy_rows<S::THREADS, S::BM, HALF / 64, S::A_PITCH, 16>(shared + S::META + h * (HALF / 4),
+                                                            args.a_meta, (uint32_t)args.a_meta_ld,
+                                                            row0, m, at / 4, k / 4);
 }
 
 template <class S>
@@ -85,8 +85,8 @@ load_a(uint32_t shared, a_share &a)
     const uint32_t part = threadIdx.x / S::PART_THREADS, q = threadIdx.x % 4;
     const uint32_t row = threadIdx.x % S::PART_THREADS / 32 * 16 + threadIdx.x % 32 / 4;
     const uint32_t vals = shared + S::VALS + row * S::A_PITCH + part * (SUPERSLAB / 4) + q * 16;
-    const uint32_t scale =
-        shared + S::A_SCALE + row * S::SCALE_PITCH + part * (SUPERSLAB / 16) + q * 4;
+    const uint32_t scale = shared + S::A_SCALE + row * S::SCALE_PITCH + part * (SUPERSLAB / 16) +
+                           q * 4;
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
         a.vals[r] = ld_shared_v4(vals + 8 * r * S::A_PITCH);
@@ -113,8 +113,8 @@ gemm(const nvs_gemm_args &parameters)
     load_b(args, column0, k0, at, b);
     if (threadIdx.x < S::THREADS / 2)
         copy_rows<S::THREADS / 2, S::BM, S::BLOCK_K / 256, S::SCALE_PITCH, 16>(
-        shared + S::A_SCALE, args.a_scale, (uint32_t)args.a_scale_ld, row0, (uint32_t)args.m,
-        k0 / 16, (uint32_t)args.k / 16);
+            shared + S::A_SCALE, args.a_scale, (uint32_t)args.a_scale_ld, row0, (uint32_t)args.m,
+            k0 / 16, (uint32_t)args.k / 16);
     copy_half<S>(args, shared, row0, k0, 0);
     if (threadIdx.x == 0) {
         mbarrier_init(barrier, S::THREADS);
@@ -142,22 +142,23 @@ gemm(const nvs_gemm_args &parameters)
     float sum[4 * S::VECTORS] = {};
     multiply_superslab<S::BN>(a, transpose, swizzle128_descriptor(tile), 1 + part, S::PART_THREADS,
                               sum);
+    const store_place store = place_store<S>(args, row0, column0, part);
     wgmma_wait_all();
     bar_sync(1 + part, S::PART_THREADS); /* the tile is read, all of it */
     float4 own[S::OWN];
     add_parts<S>(shared, S::TILE_BYTES, part, sum, own);
     if (add_blocks<S>(shared + S::RECEIVED, exchange, rank, part, own))
-        store_own<S>(args, parameters, row0, column0, part, own);
+        store_own<S>(parameters, store, own);
 }
 
 extern "C" __global__ void __launch_bounds__(512, 1)
-nvs_gemm_sm90_m64n32(const __grid_constant__ nvs_gemm_args args)
+    nvs_gemm_sm90_m64n32(const __grid_constant__ nvs_gemm_args args)
 {
     gemm<shape<32>>(args);
 }
 
 extern "C" __global__ void __launch_bounds__(512, 1)
-nvs_gemm_sm90_m64n64(const __grid_constant__ nvs_gemm_args args)
+    nvs_gemm_sm90_m64n64(const __grid_constant__ nvs_gemm_args args)
 {
     gemm<shape<64>>(args);
 }

@@ -15,38 +15,14 @@
 #include "ptx.cuh"
 #include "stage.cuh"
 
-#ifndef NVS_WARPS
-#define NVS_WARPS 16
-#endif
-static constexpr int WARPS = NVS_WARPS, THREADS = 32 * WARPS;
-static constexpr int STAGE_K = 2048, WARP_K = STAGE_K / WARPS, SEGMENT = WARP_K / 4;
-static constexpr int BLOCKS = SEGMENT / 16; /* of a segment: 2 or 4 */
+static constexpr int WARPS = 8, THREADS = 32 * WARPS;
+static constexpr int WARP_K = 256, STAGE_K = WARPS * WARP_K, SEGMENT = 64, BLOCKS = 4;
 static constexpr int BLOCK_N = 16, N_TILES = 2;
 
 /* Row pitches that spread what a warp reads at a time over all banks. */
-static constexpr int B_PITCH = STAGE_K / 2 + (BLOCKS == 4 ? 16 : 32);
-static constexpr int A_PITCH = STAGE_K / 4 + 4 * 4 * BLOCKS;
-static constexpr int SCALE_PITCH = STAGE_K / 16 + 4 * BLOCKS;
-
-/* A lane's share of a segment: one word (of values or metadata) a block. */
-NVS_DEVICE uint4
-load_share(uint32_t address)
-{
-    if (BLOCKS == 4)
-        return ld_shared_v4(address);
-    const uint2 two = ld_shared_v2(address);
-    return make_uint4(two.x, two.y, 0, 0);
-}
-
-/* The scales of its blocks, as f16x2 pairs. */
-NVS_DEVICE void
-load_scales(uint32_t address, uint32_t (&f16x2)[2])
-{
-    if (BLOCKS == 4)
-        decode_scales(ld_shared_u32(address), f16x2);
-    else
-        f16x2[0] = decode_two_scales(ld_shared_u16(address));
-}
+static constexpr int B_PITCH = STAGE_K / 2 + 16;
+static constexpr int A_PITCH = STAGE_K / 4 + 64;
+static constexpr int SCALE_PITCH = STAGE_K / 16 + 16;
 
 template <int ROW_GROUPS>
 struct stage { /* byte offsets of one stage's parts in shared memory */
@@ -155,9 +131,10 @@ multiply(const lane_place &at, uint32_t stage_offset,
         a_scale[r][0] = a_scale[r][1] = 0;
         if (r < ROW_GROUPS) {
             const uint32_t vals_at = at.vals + stage_offset + 8 * r * A_PITCH;
-            meta[r] = load_share(vals_at + S::META - S::VALS);
-            vals[r] = load_share(vals_at);
-            load_scales(at.a_scale + stage_offset + 8 * r * SCALE_PITCH, a_scale[r]);
+            meta[r] = ld_shared_v4(vals_at + S::META - S::VALS);
+            vals[r] = ld_shared_v4(vals_at);
+            decode_scales(ld_shared_u32(at.a_scale + stage_offset + 8 * r * SCALE_PITCH),
+                          a_scale[r]);
         }
     }
 #pragma unroll
@@ -166,10 +143,10 @@ multiply(const lane_place &at, uint32_t stage_offset,
         for (int h = 0; h < 2; ++h) {
             const uint32_t b_at = at.b + stage_offset + 8 * n * B_PITCH + h * SEGMENT;
             codes[n][h][0] = ld_shared_v4(b_at);
-            if (BLOCKS == 4)
-                codes[n][h][1] = ld_shared_v4(b_at + 16);
-            load_scales(at.b_scale + stage_offset + 8 * n * SCALE_PITCH + h * (SEGMENT / 8),
-                        b_scale[n][h]);
+            codes[n][h][1] = ld_shared_v4(b_at + 16);
+            decode_scales(
+                ld_shared_u32(at.b_scale + stage_offset + 8 * n * SCALE_PITCH + h * (SEGMENT / 8)),
+                b_scale[n][h]);
         }
 #pragma unroll
     for (int block = 0; block < BLOCKS; ++block) {
@@ -240,7 +217,7 @@ gemm(const nvs_gemm_args &parameters)
     const uint32_t row0 = row_of_tiles() * S::ROWS, column0 = blockIdx.x * BLOCK_N;
     copy_stage<ROW_GROUPS>(args, shared, row0, column0, 0);
     cp_async_commit_group();
-    write_table<THREADS>(table, threadIdx.x);
+    write_table_entry(table, threadIdx.x);
     const lane_place at = place_lane<ROW_GROUPS>(shared, table);
     float sum[(ROW_GROUPS + 1) / 2][N_TILES][4] = {};
     uint32_t stage_offset = 0;

@@ -192,14 +192,15 @@ gemm(const nvs_gemm_args &parameters)
         stage_offset ^= S::RAW_BYTES;
         __syncthreads(); /* before the tiles and the older raw stage are written again */
     }
+    const store_place store = place_store<S>(args, row0, column0, part);
     float4 own[S::OWN];
     add_parts<S>(shared + S::SUMS, S::VECTORS * S::VECTOR_BYTES, part, sum, own);
     if (S::SPLIT == 1 || add_blocks<S>(shared + S::RECEIVED, barrier, rank, part, own))
-        store_own<S>(args, parameters, row0, column0, part, own);
+        store_own<S>(parameters, store, own);
 }
 
 extern "C" __global__ void __launch_bounds__(256, 1)
-nvs_gemm_sm90_m64n32_long(const __grid_constant__ nvs_gemm_args args)
+    nvs_gemm_sm90_m64n32_long(const __grid_constant__ nvs_gemm_args args)
 {
     gemm<shape<2, 1, 2, 2, 32>>(args);
 }

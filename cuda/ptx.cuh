@@ -79,22 +79,6 @@ ld_global_nc_v4(const void *address)
 }
 
 NVS_DEVICE uint32_t
-ld_global_nc_u32(const void *address)
-{
-    uint32_t v;
-    asm volatile("ld.global.nc.u32 %0, [%1];" : "=r"(v) : "l"(address));
-    return v;
-}
-
-NVS_DEVICE uint32_t
-ld_global_nc_u8(const void *address)
-{
-    uint32_t v;
-    asm volatile("ld.global.nc.u8 %0, [%1];" : "=r"(v) : "l"(address));
-    return v;
-}
-
-NVS_DEVICE uint32_t
 shared_address(const void *pointer)
 {
     return (uint32_t)__cvta_generic_to_shared(pointer);
@@ -303,14 +287,6 @@ ld_shared_u32(uint32_t address)
 {
     uint32_t v;
     asm volatile("ld.shared.u32 %0, [%1];" : "=r"(v) : "r"(address) : "memory");
-    return v;
-}
-
-NVS_DEVICE uint32_t
-ld_shared_u16(uint32_t address)
-{
-    uint16_t v;
-    asm volatile("ld.shared.u16 %0, [%1];" : "=h"(v) : "r"(address) : "memory");
     return v;
 }
 

@@ -51,26 +51,49 @@ store_vector(const nvs_gemm_args &args, uint32_t row, uint32_t column, float4 v)
     store_element(args, row + 8, column + 1, v.w);
 }
 
+/* Where a thread stores; found early, while the sums are still on their way. */
+struct store_place {
+    uint32_t row, column, rows, columns; /* the first of its own; of C */
+    __nv_bfloat16 *word, *word_below;    /* of row and row + 8 */
+    float alpha;
+    bool words; /* pairs_are_words() */
+};
+
 template <class S>
-NVS_DEVICE void
-store_own(const nvs_gemm_args &args, const nvs_gemm_args &parameters, uint32_t row0,
-          uint32_t column0, uint32_t part, const float4 (&own)[S::OWN])
+NVS_DEVICE store_place
+place_store(const nvs_gemm_args &args, uint32_t row0, uint32_t column0, uint32_t part)
 {
     const uint32_t thread = threadIdx.x % S::PART_THREADS;
-    const uint32_t row = row0 + thread / 32 * 16 + thread % 32 / 4;
-    const uint32_t column = column0 + 8 * part * S::OWN + 2 * (thread % 4);
-    if (__builtin_expect(pairs_are_words(args), 1)) {
-        const float alpha = load_alpha(args);
+    store_place at;
+    at.row = row0 + thread / 32 * 16 + thread % 32 / 4;
+    at.column = column0 + 8 * part * S::OWN + 2 * (thread % 4);
+    at.rows = (uint32_t)args.m;
+    at.columns = (uint32_t)args.n;
+    at.word = static_cast<__nv_bfloat16 *>(args.out) + at.row * args.out_stride_m + at.column;
+    at.word_below = at.word + 8 * args.out_stride_m;
+    at.alpha = load_alpha(args);
+    at.words = pairs_are_words(args);
+    return at;
+}
+
+template <class S>
+NVS_DEVICE void
+store_own(const nvs_gemm_args &parameters, const store_place &at, const float4 (&own)[S::OWN])
+{
+    if (__builtin_expect(at.words, 1)) {
 #pragma unroll
         for (int o = 0; o < S::OWN; ++o) {
-            store_word(args, row, column + 8 * o, own[o].x, own[o].y, alpha);
-            store_word(args, row + 8, column + 8 * o, own[o].z, own[o].w, alpha);
+            const bool inside = at.column + 8 * o < at.columns;
+            if (inside && at.row < at.rows)
+                store_word(at.word + 8 * o, own[o].x, own[o].y, at.alpha);
+            if (inside && at.row + 8 < at.rows)
+                store_word(at.word_below + 8 * o, own[o].z, own[o].w, at.alpha);
         }
     }
     else
 #pragma unroll
         for (int o = 0; o < S::OWN; ++o)
-            store_vector(parameters, row, column + 8 * o, own[o]);
+            store_vector(parameters, at.row, at.column + 8 * o, own[o]);
 }
 
 /* Adds the two blocks' sums in rank order. The lower half of the parts holds what block 0 is to

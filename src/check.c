@@ -238,6 +238,9 @@ nvs_check_inputs(struct nvs_call *call)
     call->problem.m = args->m;
     call->problem.n = args->n;
     call->problem.k = args->k;
-    call->problem.aligned = aligned ? NVS_NEEDS_ALIGNED_16 : 0;
+    uint64_t scales = (uintptr_t)args->a_scale | (uintptr_t)args->b_scale |
+                      (uint64_t)args->a_scale_ld | (uint64_t)args->b_scale_ld;
+    call->problem.aligned = (aligned ? NVS_NEEDS_ALIGNED_16 : 0) |
+                            (scales % 16 == 0 ? NVS_NEEDS_ALIGNED_SCALES : 0);
     return 0;
 }

@@ -25,18 +25,19 @@ enum { /* of every compute capability since 3.0 */
     {                                                                                              \
         .name = "sm90_" NAME, .symbol = "nvs_gemm_sm90_" NAME, .image = "gemm_sm90_warp",          \
         .kind = NVS_KIND_CUDA, .cc_min = 90, .cc_max = 90, .m_max = 8 * (GROUPS),                  \
-        .n_max = INT32_MAX, .k_max = (K_MAX), .k_multiple = 64, .needs = NVS_NEEDS_ALL,            \
-        .tile_m = 8 * (GROUPS), .tile_n = 16, .threads = 256, .cluster = 1,                        \
-        .shared_bytes = (SHARED), .when = WHEN                                                     \
+        .n_max = INT32_MAX, .k_max = (K_MAX), .k_multiple = 64,                                    \
+        .needs = NVS_NEEDS_ALIGNED_16 | NVS_NEEDS_ALIGNED_OUT, .tile_m = 8 * (GROUPS),             \
+        .tile_n = 16, .threads = 256, .cluster = 1, .shared_bytes = (SHARED), .when = WHEN         \
     }
 
-/* cuda/gemm_sm90_wgmma.cu */
-#define SM90_WGMMA(NAME, K_MAX, SHARED, WHEN)                                                      \
+/* cuda/gemm_sm90_m64.cu: K in one stage of whole superslabs. */
+#define SM90_M64(COLUMNS, M_MIN, N_MIN, SHARED, WHEN)                                              \
     {                                                                                              \
-        .name = "sm90_" NAME, .symbol = "nvs_gemm_sm90_" NAME, .image = "gemm_sm90_wgmma",         \
-        .kind = NVS_KIND_CUDA, .cc_min = 90, .cc_max = 90, .m_max = INT32_MAX, .n_max = INT32_MAX, \
-        .k_max = (K_MAX), .k_multiple = 64, .needs = NVS_NEEDS_ALL, .tile_m = 64, .tile_n = 32,    \
-        .threads = 256, .cluster = 2, .shared_bytes = (SHARED), .when = WHEN                       \
+        .name = "sm90_m64n" #COLUMNS, .symbol = "nvs_gemm_sm90_m64n" #COLUMNS,                     \
+        .image = "gemm_sm90_m64", .kind = NVS_KIND_CUDA, .cc_min = 90, .cc_max = 90,               \
+        .m_min = (M_MIN), .m_max = INT32_MAX, .n_min = (N_MIN), .n_max = INT32_MAX, .k_max = 2048, \
+        .k_multiple = 256, .needs = NVS_NEEDS_ALL, .tile_m = 64, .tile_n = COLUMNS,                \
+        .threads = 512, .cluster = 2, .shared_bytes = (SHARED), .when = WHEN                       \
     }
 
 const struct nvs_kernel nvs_kernels[] = {
@@ -46,8 +47,27 @@ const struct nvs_kernel nvs_kernels[] = {
     SM90_WARP("m16_long", 2, INT32_MAX, 177920, "up to 16 rows, any k; run on an H200"),
     SM90_WARP("m32", 4, 2048, 146432, "up to 32 rows, k up to 2048; run on an H200"),
     SM90_WARP("m32_long", 4, INT32_MAX, 206848, "up to 32 rows, any k; run on an H200"),
-    SM90_WGMMA("m64n32", 2048, 152576, "any m, k up to 2048; run on an H200"),
-    SM90_WGMMA("m64n32_long", INT32_MAX, 218112, "any m, any k; run on an H200"),
+    SM90_M64(64, 65, 33, 186368, "more than 64 rows, k up to 2048; run on an H200"),
+    SM90_M64(32, 0, 0, 116736, "up to 64 rows or 32 columns, k up to 2048; run on an H200"),
+    {
+        .name = "sm90_m64n32_long",
+        .symbol = "nvs_gemm_sm90_m64n32_long",
+        .image = "gemm_sm90_wgmma",
+        .kind = NVS_KIND_CUDA,
+        .cc_min = 90,
+        .cc_max = 90,
+        .m_max = INT32_MAX,
+        .n_max = INT32_MAX,
+        .k_max = INT32_MAX,
+        .k_multiple = 64,
+        .needs = NVS_NEEDS_ALIGNED_16 | NVS_NEEDS_ALIGNED_OUT,
+        .tile_m = 64,
+        .tile_n = 32,
+        .threads = 256,
+        .cluster = 2,
+        .shared_bytes = 218112,
+        .when = "any m and k; run on an H200",
+    },
     {
         .name = "naive",
         .symbol = "nvs_gemm_naive",
@@ -129,6 +149,7 @@ enum misfit {
     OTHER_K,
     UNALIGNED,
     UNALIGNED_OUT,
+    UNALIGNED_SCALES,
     TOO_MANY_TILES,
     NOT_BUILT,
     NOT_BUILT_FOR_CC,
@@ -159,8 +180,14 @@ find_misfit(const struct nvs_kernel *kernel, const struct nvs_problem *problem)
         return OTHER_CC;
     }
     unsigned missing = kernel->needs & ~problem->aligned;
-    if (missing != 0) {
-        return missing & NVS_NEEDS_ALIGNED_16 ? UNALIGNED : UNALIGNED_OUT;
+    if (missing & NVS_NEEDS_ALIGNED_16) {
+        return UNALIGNED;
+    }
+    if (missing & NVS_NEEDS_ALIGNED_OUT) {
+        return UNALIGNED_OUT;
+    }
+    if (missing & NVS_NEEDS_ALIGNED_SCALES) {
+        return UNALIGNED_SCALES;
     }
     if (has_too_many_tiles(kernel, problem)) {
         return TOO_MANY_TILES;
@@ -229,6 +256,8 @@ nvs_misfit(const struct nvs_kernel *kernel, const struct nvs_problem *problem)
                "bytes, of a_scale, b_scale in multiples of 4, and strides below 2^31";
     case UNALIGNED_OUT:
         return "it needs out at a multiple of its element's size, and alpha of 4 bytes";
+    case UNALIGNED_SCALES:
+        return "it needs addresses and row strides of a_scale, b_scale in multiples of 16 bytes";
     case TOO_MANY_TILES:
         return "the result has more tiles than a grid takes (2^31 - 1 along n, 2^31 along m)";
     case NOT_BUILT:

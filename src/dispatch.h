@@ -21,7 +21,8 @@ enum nvs_needs {
     NVS_NEEDS_ALIGNED_16 = 1,  /* addresses and row strides of a_vals, a_meta, b_fp4: 16 bytes;
                                   of a_scale, b_scale: 4 bytes; strides below 2^31 */
     NVS_NEEDS_ALIGNED_OUT = 2, /* out at a multiple of its element's size, alpha_ptr of 4 bytes */
-    NVS_NEEDS_ALL = 3,
+    NVS_NEEDS_ALIGNED_SCALES = 4, /* a_scale, b_scale and their strides at 16 bytes as well */
+    NVS_NEEDS_ALL = 7,
 };
 
 struct nvs_kernel {

@@ -20,6 +20,7 @@ needs_list(unsigned needs)
     } names[] = {
         {NVS_NEEDS_ALIGNED_16, "aligned_16"},
         {NVS_NEEDS_ALIGNED_OUT, "aligned_out"},
+        {NVS_NEEDS_ALIGNED_SCALES, "aligned_scales"},
     };
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]) && list != NULL; i++) {
         PyObject *name = needs & names[i].need ? PyUnicode_FromString(names[i].name) : NULL;

@@ -24,7 +24,7 @@ def test_every_row_is_complete():
         assert 0 <= row["n_min"] <= row["n_max"]
         assert row["k_multiple"] % 16 == 0
         assert row["k_max"] >= 0
-        assert set(row["needs"]) <= {"aligned_16", "aligned_out"}
+        assert set(row["needs"]) <= {"aligned_16", "aligned_out", "aligned_scales"}
         assert min(row["tile_m"], row["tile_n"]) > 0
         assert row["when"]
         if row["kind"] == "cuda":
