@@ -2,7 +2,7 @@
  *
  * Few rows: a block computes 8 * ROW_GROUPS rows x 16 columns of C. All its threads copy a stage
  * of 2048 columns of K to shared memory, then each of its 8 warps decodes 256 of them straight
- * into MMA fragments; the warps meet again only to add their sums.
+ * into MMA fragments; the warps meet again only to add their sums. More rows are more blocks.
  *
  * K inside a warp's 256 columns is permuted so that one 16-byte load of a_vals is a lane's share:
  * lane q of a quad owns segment q, the columns 64q .. 64q + 63. Step (i, s) of the 8 sparse k32
@@ -36,6 +36,14 @@ struct stage { /* byte offsets of one stage's parts in shared memory */
     static constexpr int SUM_BYTES = WARPS * ROWS * BLOCK_N * 4;
 };
 
+/* What a kernel takes. ONE_STAGE is straight-line code: a jump over instructions that are not there
+ * yet costs more than many instructions. */
+enum form {
+    ONE_STAGE,  /* aligned rows, K up to a stage */
+    LONG_K,     /* aligned rows, any K */
+    ANY_ADDRESS /* any K and rows at any address */
+};
+
 template <int ROW_GROUPS>
 NVS_DEVICE void
 copy_stage(const nvs_gemm_args &args, uint32_t shared, uint32_t row0, uint32_t column0, uint32_t k0)
@@ -52,6 +60,25 @@ copy_stage(const nvs_gemm_args &args, uint32_t shared, uint32_t row0, uint32_t c
         shared + S::B_SCALE, args.b_scale, (uint32_t)args.b_scale_ld, column0, n, k0 / 16, k / 16);
     copy_rows<THREADS, S::ROWS, STAGE_K / 64, SCALE_PITCH, 4>(
         shared + S::A_SCALE, args.a_scale, (uint32_t)args.a_scale_ld, row0, m, k0 / 16, k / 16);
+}
+
+template <int ROW_GROUPS>
+NVS_DEVICE void
+copy_stage_bytewise(const nvs_gemm_args &args, uint32_t shared, uint32_t row0, uint32_t column0,
+                    uint32_t k0)
+{
+    using S = stage<ROW_GROUPS>;
+    const uint32_t k = (uint32_t)args.k, m = (uint32_t)args.m, n = (uint32_t)args.n;
+    copy_rows_bytewise<THREADS, BLOCK_N, STAGE_K / 2, B_PITCH>(
+        shared + S::B, args.b_fp4, args.b_fp4_ld, column0, n, k0 / 2, k / 2);
+    copy_rows_bytewise<THREADS, S::ROWS, STAGE_K / 4, A_PITCH>(
+        shared + S::VALS, args.a_vals, args.a_vals_ld, row0, m, k0 / 4, k / 4);
+    copy_rows_bytewise<THREADS, S::ROWS, STAGE_K / 4, A_PITCH>(
+        shared + S::META, args.a_meta, args.a_meta_ld, row0, m, k0 / 4, k / 4);
+    copy_rows_bytewise<THREADS, BLOCK_N, STAGE_K / 16, SCALE_PITCH>(
+        shared + S::B_SCALE, args.b_scale, args.b_scale_ld, column0, n, k0 / 16, k / 16);
+    copy_rows_bytewise<THREADS, S::ROWS, STAGE_K / 16, SCALE_PITCH>(
+        shared + S::A_SCALE, args.a_scale, args.a_scale_ld, row0, m, k0 / 16, k / 16);
 }
 
 /* Where a lane reads in a stage, and its constants. */
@@ -202,9 +229,7 @@ reduce_and_store(const nvs_gemm_args &args, uint32_t shared, uint32_t row0, uint
     }
 }
 
-/* LONG_K: more than one stage. The short form is straight-line code: a jump over instructions that
- * are not there yet costs more than many instructions. */
-template <int ROW_GROUPS, bool LONG_K>
+template <int ROW_GROUPS, form FORM>
 NVS_DEVICE void
 gemm(const nvs_gemm_args &parameters)
 {
@@ -215,17 +240,21 @@ gemm(const nvs_gemm_args &parameters)
     const uint32_t table = (shared + S::BYTES + TABLE_BYTES - 1) & ~(TABLE_BYTES - 1);
     const uint32_t sums = table + TABLE_BYTES, other_stage = sums + S::SUM_BYTES - shared;
     const uint32_t row0 = row_of_tiles() * S::ROWS, column0 = blockIdx.x * BLOCK_N;
-    copy_stage<ROW_GROUPS>(args, shared, row0, column0, 0);
-    cp_async_commit_group();
+    const auto copy = [&](uint32_t to, uint32_t k0) {
+        if (FORM == ANY_ADDRESS)
+            copy_stage_bytewise<ROW_GROUPS>(args, to, row0, column0, k0);
+        else
+            copy_stage<ROW_GROUPS>(args, to, row0, column0, k0);
+        cp_async_commit_group();
+    };
+    copy(shared, 0);
     write_table_entry(table, threadIdx.x);
     const lane_place at = place_lane<ROW_GROUPS>(shared, table);
     float sum[(ROW_GROUPS + 1) / 2][N_TILES][4] = {};
     uint32_t stage_offset = 0;
-    if (LONG_K)
+    if (FORM != ONE_STAGE)
         for (uint32_t next = STAGE_K; next < k; next += STAGE_K) {
-            copy_stage<ROW_GROUPS>(args, shared + (stage_offset ^ other_stage), row0, column0,
-                                   next);
-            cp_async_commit_group();
+            copy(shared + (stage_offset ^ other_stage), next);
             cp_async_wait_group(1);
             __syncthreads();
             multiply<ROW_GROUPS>(at, stage_offset, sum);
@@ -238,16 +267,17 @@ gemm(const nvs_gemm_args &parameters)
     reduce_and_store<ROW_GROUPS>(args, sums, row0, column0, sum);
 }
 
-#define KERNEL(NAME, ROW_GROUPS, LONG_K)                                                           \
+#define KERNEL(NAME, ROW_GROUPS, FORM)                                                             \
     extern "C" __global__ void __launch_bounds__(THREADS, 1)                                       \
         NAME(const __grid_constant__ nvs_gemm_args args)                                           \
     {                                                                                              \
-        gemm<ROW_GROUPS, LONG_K>(args);                                                            \
+        gemm<ROW_GROUPS, FORM>(args);                                                              \
     }
 
-KERNEL(nvs_gemm_sm90_m8, 1, false)
-KERNEL(nvs_gemm_sm90_m8_long, 1, true)
-KERNEL(nvs_gemm_sm90_m16, 2, false)
-KERNEL(nvs_gemm_sm90_m16_long, 2, true)
-KERNEL(nvs_gemm_sm90_m32, 4, false)
-KERNEL(nvs_gemm_sm90_m32_long, 4, true)
+KERNEL(nvs_gemm_sm90_m8, 1, ONE_STAGE)
+KERNEL(nvs_gemm_sm90_m8_long, 1, LONG_K)
+KERNEL(nvs_gemm_sm90_m16, 2, ONE_STAGE)
+KERNEL(nvs_gemm_sm90_m16_long, 2, LONG_K)
+KERNEL(nvs_gemm_sm90_m32, 4, ONE_STAGE)
+KERNEL(nvs_gemm_sm90_m32_long, 4, LONG_K)
+KERNEL(nvs_gemm_sm90_m32_any, 4, ANY_ADDRESS)

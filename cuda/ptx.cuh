@@ -85,6 +85,12 @@ shared_address(const void *pointer)
 }
 
 NVS_DEVICE void
+st_shared_u32(uint32_t address, uint32_t x)
+{
+    asm volatile("st.shared.b32 [%0], %1;" ::"r"(address), "r"(x) : "memory");
+}
+
+NVS_DEVICE void
 st_shared_v4(uint32_t address, uint32_t x, uint32_t y, uint32_t z, uint32_t w)
 {
     asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(x), "r"(y), "r"(z),

@@ -34,3 +34,23 @@ copy_rows(uint32_t shared, const uint8_t *base, uint32_t ld, uint32_t row0, uint
         from += (uint64_t)STEP * ld;
     }
 }
+
+/* The same for any address, any ld and any `end`: byte by byte, and done when it returns. */
+template <int THREADS, int ROWS, int BYTES, int PITCH>
+NVS_DEVICE void
+copy_rows_bytewise(uint32_t shared, const uint8_t *base, int64_t ld, uint32_t row0, uint32_t rows,
+                   uint32_t first, uint32_t end)
+{
+    constexpr int WORDS = BYTES / 4; /* of a row */
+#pragma unroll 4
+    for (uint32_t i = threadIdx.x; i < ROWS * WORDS; i += THREADS) {
+        const uint32_t row = i / WORDS, byte = first + i % WORDS * 4;
+        const uint8_t *from = base + (int64_t)(row0 + row) * ld + byte;
+        uint32_t word = 0;
+#pragma unroll
+        for (uint32_t b = 0; b < 4; ++b)
+            if (row0 + row < rows && byte + b < end)
+                word |= (uint32_t)__ldg(from + b) << (8 * b);
+        st_shared_u32(shared + row * PITCH + i % WORDS * 4, word);
+    }
+}
