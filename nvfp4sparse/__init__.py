@@ -7,6 +7,7 @@ c = sparse_gemm(*compress(a), *quantize(b))  # C[m, n] = A[m, k] @ B[n, k].T
 """
 
 from nvfp4sparse._C import build_info, cuda_info, kernels, plan, sparse_gemm
+from nvfp4sparse._when_imported import register_operators as _register_operators
 from nvfp4sparse.pack import (
     SparseNVFP4,
     canonicalize,
@@ -40,3 +41,5 @@ __all__ = [
     "canonicalize",
     "reference_gemm",
 ]
+
+_register_operators()

@@ -55,7 +55,10 @@ def build_parser() -> argparse.ArgumentParser:
     )
     bench.add_argument("--kernels", nargs="+", metavar="NAME", help="only these of our kernels")
     bench.add_argument("--no-peers", action="store_true", help="leave other libraries out")
-    bench.add_argument("--quick", action="store_true", help="few problems, 40 calls, not 100")
+    bench.add_argument(
+        "--host", action="store_true", help="what a call costs the host, instead of the device"
+    )
+    bench.add_argument("--quick", action="store_true", help="fewer problems and calls")
     bench.add_argument("--seed", type=int, default=0)
     bench.add_argument("--commit", help="what the CSV says of the source (asked of git)")
     bench.add_argument(
@@ -70,7 +73,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not words or (words[0].startswith("-") and words[0] not in ("-h", "--help")):
         words.insert(0, COMMANDS[0])
     options = build_parser().parse_args(words)
-    command = importlib.import_module(f".cli.{options.command}", __package__)
+    name = "host" if getattr(options, "host", False) else options.command
+    command = importlib.import_module(f".cli.{name}", __package__)
     return command.run(options)
 
 

@@ -38,6 +38,15 @@ def empty(
     return _EMPTY[framework](like, shape, dtype, device, stream)
 
 
+def jax_gemm(*operands: Any, alpha: Any, out_dtype: str, kernel: str | None) -> Any:
+    """sparse_gemm() of JAX arrays or tracers by way of XLA, or NotImplemented for DLPack's way."""
+    try:
+        from nvfp4sparse import jax
+    except (ImportError, AttributeError):  # a JAX without jax.ffi
+        return NotImplemented
+    return jax.call_from_c(operands, alpha, out_dtype, kernel)
+
+
 def jax_array(result: Any) -> Any:
     """A jax.Array that takes over the memory of a Result."""
     import jax.dlpack

@@ -25,4 +25,9 @@ void nvs_block_let_go(struct nvs_block *block);
 /* A new DLPack capsule, itself a holder. */
 PyObject *nvs_block_export(struct nvs_block *block, bool versioned);
 
+/* exporter.c: a block as a Python object. */
+extern PyType_Spec nvs_exporter_spec;
+PyObject *nvs_exporter_new(PyTypeObject *type, const struct nvs_call *call);
+int nvs_exporter_record(PyObject *exporter, void *stream);
+
 #endif

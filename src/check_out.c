@@ -5,6 +5,8 @@
  */
 #include "nvfp4sparse.h"
 
+#include "overlap.h"
+
 static const struct {
     DLDataType dtype;
     const char *name;

@@ -67,8 +67,13 @@ int
 nvs_device_launch(struct nvs_device *device, const struct nvs_kernel *kernel, struct nvs_grid grid,
                   void *stream, const struct nvs_gemm_args *args, struct nvs_fault *fault);
 
-/* The same for a kernel that is no row of nvs_kernels[]: `slot`, NULL at first, keeps its CUkernel
- * for the device; `args` is its only parameter. */
+/* The same, and how long cuLaunchKernelEx alone took: what the bench holds calls against. */
+int nvs_device_time_launch(struct nvs_device *device, const struct nvs_kernel *kernel,
+                           struct nvs_grid grid, void *stream, const struct nvs_gemm_args *args,
+                           int64_t *nanoseconds, struct nvs_fault *fault);
+
+/* The same as nvs_device_launch() for a kernel that is no row of nvs_kernels[]: `slot`, NULL at
+ * first, keeps its CUkernel for the device; `args` is its only parameter. */
 int nvs_device_launch_other(const struct nvs_device *device, const struct nvs_kernel *kernel,
                             _Atomic(void *) *slot, struct nvs_grid grid, void *stream,
                             const void *args, struct nvs_fault *fault);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * sparse_gemm(): the table of contents of a call. nvs_sparse_gemm() at the end names the stages;
- * each lives in the file of its name. Nothing is written, on no device, before all checks passed.
+ * sparse_gemm(): the table of contents of a call. The functions at the end name its stages; each
+ * lives in the file of its name. Nothing is written, on no device, before all checks passed.
  */
 #include "nvfp4sparse.h"
 
@@ -92,7 +92,7 @@ import_tensor(struct nvs_state *state, struct nvs_call *call, enum nvs_argument 
 }
 
 static int
-import_inputs(struct nvs_state *state, struct nvs_call *call, bool alpha_is_tensor)
+import_inputs(struct nvs_state *state, struct nvs_call *call)
 {
     PyObject *const *arguments = call->arguments;
     struct nvs_tensor *first = &call->tensors[NVS_A_VALS];
@@ -107,7 +107,7 @@ import_inputs(struct nvs_state *state, struct nvs_call *call, bool alpha_is_tens
             return -1;
         }
     }
-    if (!alpha_is_tensor) {
+    if (!call->alpha_is_tensor) {
         return 0;
     }
     return import_tensor(state, call, NVS_ALPHA, arguments[NVS_ALPHA]) < 0 ? -1
@@ -202,28 +202,48 @@ run(struct nvs_call *call)
     Py_END_ALLOW_THREADS return result < 0 ? nvs_raise_fault(&fault) : 0;
 }
 
+int
+nvs_parse(struct nvs_state *state, struct nvs_call *call, PyObject *const *arguments,
+          Py_ssize_t count, PyObject *keywords)
+{
+    return parse_arguments(state, call, arguments, count, keywords) < 0
+               ? -1
+               : nvs_parse_options(state, call);
+}
+
+int
+nvs_prepare(struct nvs_state *state, struct nvs_call *call, PyObject **out)
+{
+    if (import_inputs(state, call) < 0 || nvs_check_inputs(call) < 0 || open_device(call) < 0 ||
+        provide_out(state, call, out) < 0) {
+        return -1;
+    }
+    return is_nothing_to_compute(call) ? 0 : select_kernel(state, call);
+}
+
+void
+nvs_release(struct nvs_call *call)
+{
+    for (int i = 0; i < NVS_TENSORS; i++) {
+        nvs_tensor_release(&call->tensors[i]);
+    }
+}
+
 PyObject *
 nvs_sparse_gemm(PyObject *module, PyObject *const *arguments, Py_ssize_t count, PyObject *keywords)
 {
     struct nvs_state *state = PyModule_GetState(module);
     struct nvs_call call = {.out_dtype = -1};
-    bool alpha_is_tensor = false;
     PyObject *out = NULL;
     PyObject *result = NULL;
-    if (parse_arguments(state, &call, arguments, count, keywords) < 0 ||
-        nvs_parse_options(state, &call, &alpha_is_tensor) < 0 ||
-        import_inputs(state, &call, alpha_is_tensor) < 0 || nvs_check_inputs(&call) < 0 ||
-        open_device(&call) < 0 || provide_out(state, &call, &out) < 0) {
-        goto done;
+    if (nvs_parse(state, &call, arguments, count, keywords) < 0 ||
+        nvs_call_jax(state, &call, &result) < 0 || result != NULL) {
+        return result;
     }
-    if (!is_nothing_to_compute(&call) && (select_kernel(state, &call) < 0 || run(&call) < 0)) {
-        goto done;
+    if (nvs_prepare(state, &call, &out) == 0 && (is_nothing_to_compute(&call) || run(&call) == 0)) {
+        result = nvs_finish_result(state, &call, out);
     }
-    result = nvs_finish_result(state, &call, out);
-done:
-    for (int i = 0; i < NVS_TENSORS; i++) {
-        nvs_tensor_release(&call.tensors[i]);
-    }
+    nvs_release(&call);
     Py_XDECREF(out);
     return result;
 }

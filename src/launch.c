@@ -7,6 +7,8 @@
  * CUkernel is launched in the context of its stream, or in the current one for the default
  * streams, which is why the device's primary context is made current around it.
  */
+#define _POSIX_C_SOURCE 200809L
+
 #include "device.h"
 
 #include "driver.h"
@@ -15,6 +17,7 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <time.h>
 
 enum {
     PORTABLE_CLUSTER = 8, /* blocks per cluster that every GPU with clusters takes */
@@ -157,18 +160,19 @@ launch(const struct nvs_driver *driver, CUkernel kernel, const struct nvs_kernel
     return status == CUDA_SUCCESS ? 0 : nvs_driver_fault(fault, "cuLaunchKernelEx", status);
 }
 
-int
-nvs_device_launch(struct nvs_device *device, const struct nvs_kernel *kernel, struct nvs_grid grid,
-                  void *stream, const struct nvs_gemm_args *args, struct nvs_fault *fault)
+static int64_t
+now(void)
 {
-    _Atomic(void *) *slot = &device->kernels[kernel - nvs_kernels];
-    return nvs_device_launch_other(device, kernel, slot, grid, stream, args, fault);
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (int64_t)time.tv_sec * 1000000000 + time.tv_nsec;
 }
 
-int
-nvs_device_launch_other(const struct nvs_device *device, const struct nvs_kernel *kernel,
-                        _Atomic(void *) *slot, struct nvs_grid grid, void *stream, const void *args,
-                        struct nvs_fault *fault)
+/* nanoseconds: how long cuLaunchKernelEx took, or NULL. */
+static int
+launch_on_device(const struct nvs_device *device, const struct nvs_kernel *kernel,
+                 _Atomic(void *) *slot, struct nvs_grid grid, void *stream, const void *args,
+                 int64_t *nanoseconds, struct nvs_fault *fault)
 {
     const struct nvs_driver *driver = nvs_driver_open(fault);
     CUkernel handle = NULL;
@@ -178,9 +182,38 @@ nvs_device_launch_other(const struct nvs_device *device, const struct nvs_kernel
     }
     int result = find_kernel(driver, device, kernel, slot, &handle, fault);
     if (result == 0) {
+        int64_t begin = nanoseconds ? now() : 0;
         result = launch(driver, handle, kernel, grid, stream, args, fault);
+        if (nanoseconds != NULL) {
+            *nanoseconds = now() - begin;
+        }
     }
     struct nvs_fault ignored;
     int left = nvs_device_leave(entered, result == 0 ? fault : &ignored);
     return result < 0 ? result : left;
+}
+
+int
+nvs_device_launch(struct nvs_device *device, const struct nvs_kernel *kernel, struct nvs_grid grid,
+                  void *stream, const struct nvs_gemm_args *args, struct nvs_fault *fault)
+{
+    _Atomic(void *) *slot = &device->kernels[kernel - nvs_kernels];
+    return launch_on_device(device, kernel, slot, grid, stream, args, NULL, fault);
+}
+
+int
+nvs_device_time_launch(struct nvs_device *device, const struct nvs_kernel *kernel,
+                       struct nvs_grid grid, void *stream, const struct nvs_gemm_args *args,
+                       int64_t *nanoseconds, struct nvs_fault *fault)
+{
+    _Atomic(void *) *slot = &device->kernels[kernel - nvs_kernels];
+    return launch_on_device(device, kernel, slot, grid, stream, args, nanoseconds, fault);
+}
+
+int
+nvs_device_launch_other(const struct nvs_device *device, const struct nvs_kernel *kernel,
+                        _Atomic(void *) *slot, struct nvs_grid grid, void *stream, const void *args,
+                        struct nvs_fault *fault)
+{
+    return launch_on_device(device, kernel, slot, grid, stream, args, NULL, fault);
 }

@@ -4,6 +4,8 @@
  */
 #include "nvfp4sparse.h"
 
+#include "block.h"
+
 #include <stdlib.h>
 
 PyDoc_STRVAR(
@@ -32,16 +34,17 @@ PyDoc_STRVAR(
     "alpha: a number, or a float32 tensor of one element on the same device, which is read\n"
     "when the kernel runs.\n"
     "out_dtype: \"bfloat16\" (default), \"float16\" or \"float32\", or a dtype of that name.\n"
-    "stream: None for the current stream of the framework of a_vals (PyTorch, CuPy; else\n"
-    "the legacy default stream), an int handle, or an object with __cuda_stream__. CUDA\n"
-    "only. The call queues one kernel and does not wait: keep the tensors' memory until the\n"
-    "stream has run it.\n"
+    "stream: None for the current stream of the framework of a_vals (PyTorch, CuPy; XLA's\n"
+    "own for calls of JAX arrays alone, which jax.jit may trace; else the legacy default\n"
+    "stream), an int handle, or an object with __cuda_stream__. CUDA only. The call queues\n"
+    "one kernel and does not wait: keep the tensors' memory until the stream has run it.\n"
     "kernel: the name of a row of kernels(), instead of the choice that plan() explains.\n"
     "The environment variable NVFP4SPARSE_KERNEL, read at import, does the same for calls on\n"
     "the kind of device that its kernel runs on.\n"
     "\n"
     "The sum is accumulated in float32 (exactly on the CPU) and rounded once. Gradients are\n"
-    "not recorded.\n"
+    "not recorded; PyTorch's tensors that require them are refused. Under torch.compile the\n"
+    "call becomes an operator of torch.ops.nvfp4sparse.\n"
     "\n"
     "Raises TypeError (no tensor, wrong dtype), ValueError (shape, stride, device, overlap,\n"
     "option), BufferError (DLPack export failed) or RuntimeError (CUDA), before anything is\n"
@@ -82,6 +85,20 @@ PyDoc_STRVAR(
     "multiples of 16. 16-byte word j of out becomes the XOR of the words i of operands with\n"
     "i = j modulo 256 * blocks. ValueError, RuntimeError.");
 
+PyDoc_STRVAR(time_launches_doc,
+             "time_launches($module, arguments, calls, /)\n--\n\n"
+             "Nanoseconds of cuLaunchKernelEx alone (on the CPU: of the product), one number for\n"
+             "each of `calls` launches of what sparse_gemm(*arguments) launches.");
+
+PyDoc_STRVAR(time_preparation_doc,
+             "time_preparation($module, arguments, calls, /)\n--\n\n"
+             "Nanoseconds of all that sparse_gemm(*arguments) does before its launch, and of the\n"
+             "release of its operands, `calls` times. Nothing is computed.");
+
+PyDoc_STRVAR(xla_handlers_doc,
+             "xla_handlers($module, /)\n--\n\n"
+             "The XLA custom calls behind nvfp4sparse.jax: a dict of platform to capsule.");
+
 static PyMethodDef methods[] = {
     {"sparse_gemm", (PyCFunction)(void (*)(void))nvs_sparse_gemm, METH_FASTCALL | METH_KEYWORDS,
      sparse_gemm_doc},
@@ -91,6 +108,9 @@ static PyMethodDef methods[] = {
     {"build_info", nvs_build_dict, METH_NOARGS, build_info_doc},
     {"launch_floor", (PyCFunction)(void (*)(void))nvs_launch_floor, METH_VARARGS | METH_KEYWORDS,
      launch_floor_doc},
+    {"time_launches", nvs_time_launches, METH_VARARGS, time_launches_doc},
+    {"time_preparation", nvs_time_preparation, METH_VARARGS, time_preparation_doc},
+    {"xla_handlers", nvs_xla_handlers, METH_NOARGS, xla_handlers_doc},
     {NULL, NULL, 0, NULL},
 };
 
@@ -133,6 +153,10 @@ module_exec(PyObject *module)
             return -1;
         }
     }
+    state->requires_grad = PyUnicode_InternFromString("requires_grad");
+    if (state->requires_grad == NULL) {
+        return -1;
+    }
     state->exporter_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &nvs_exporter_spec,
                                                                     NULL);
     if (state->exporter_type == NULL || PyModule_AddType(module, state->exporter_type) < 0) {
@@ -166,6 +190,7 @@ module_clear(PyObject *module)
     for (int i = 0; i < NVS_ARGUMENTS; i++) {
         Py_CLEAR(state->names[i]);
     }
+    Py_CLEAR(state->requires_grad);
     Py_CLEAR(state->exporter_type);
     Py_CLEAR(state->bad_pin);
     Py_XDECREF(atomic_exchange(&state->frameworks, NULL));

@@ -46,6 +46,7 @@ struct nvs_known_type {
 
 struct nvs_state {
     PyObject *names[NVS_ARGUMENTS]; /* interned, for keywords */
+    PyObject *requires_grad;        /* interned */
     _Atomic(PyObject *) frameworks; /* the module nvfp4sparse._frameworks, once it is needed */
     PyTypeObject *exporter_type;
     const struct nvs_kernel *pinned; /* by NVFP4SPARSE_KERNEL, read at import */
@@ -66,6 +67,7 @@ struct nvs_call {
     PyObject *arguments[NVS_ARGUMENTS]; /* borrowed; NULL: not given, or None */
     struct nvs_tensor tensors[NVS_TENSORS];
     bool out_is_new;
+    bool alpha_is_tensor;
     int out_dtype; /* enum nvs_out_dtype, or -1: not asked for */
     struct nvs_stream stream;
     struct nvs_device *device;       /* NULL: the CPU, or nothing to compute */
@@ -75,28 +77,36 @@ struct nvs_call {
     struct nvs_grid grid;
 };
 
-/* gemm.c */
+/* gemm.c: the call in steps, for a call that is zero but for out_dtype = -1. nvs_prepare() does all
+ * between parsing and launching; *out is a new reference, or NULL; nvs_release() must follow. */
 PyObject *
 nvs_sparse_gemm(PyObject *module, PyObject *const *arguments, Py_ssize_t count, PyObject *keywords);
+int nvs_parse(struct nvs_state *state, struct nvs_call *call, PyObject *const *arguments,
+              Py_ssize_t count, PyObject *keywords);
+int nvs_prepare(struct nvs_state *state, struct nvs_call *call, PyObject **out);
+void nvs_release(struct nvs_call *call);
 
-/* options.c: alpha, out_dtype and kernel from the arguments. An alpha that is a tensor is left
- * for import: *alpha_is_tensor. */
-int nvs_parse_options(struct nvs_state *state, struct nvs_call *call, bool *alpha_is_tensor);
+/* options.c: alpha, out_dtype and kernel from the arguments. */
+int nvs_parse_options(struct nvs_state *state, struct nvs_call *call);
+
+/* jax_route.c: *result is the call's, or NULL if it is none that goes through XLA. */
+int nvs_call_jax(struct nvs_state *state, const struct nvs_call *call, PyObject **result);
 
 /* framework.c: what a type offers. */
 int nvs_type_info(struct nvs_state *state, PyTypeObject *type, struct nvs_type_info *info);
 const char *nvs_framework_name(enum nvs_framework framework);
 
 /* tensor.c: `name` is the argument's, for messages. Release is idempotent and keeps a set
- * exception. */
+ * exception. numpy.c: arrays that do not export DLPack. torch_tensor.c: what DLPack hides. */
 int nvs_tensor_open(struct nvs_state *state, PyObject *object, const char *name,
                     struct nvs_tensor *tensor);
 int nvs_tensor_import(PyObject *object, const char *name, const struct nvs_stream *stream,
                       struct nvs_tensor *tensor);
 void nvs_tensor_release(struct nvs_tensor *tensor);
-
-/* numpy.c: a NumPy array that does not export DLPack, through the buffer protocol. */
 int nvs_numpy_import(PyObject *array, const char *name, struct nvs_tensor *tensor);
+int nvs_torch_check_grad(struct nvs_state *state, PyObject *object, const char *name,
+                         const struct nvs_tensor *tensor);
+int nvs_torch_no_memory(const char *name);
 
 /* layout.c: reads a DLTensor into a tensor; and how errors put tensors into words. */
 int nvs_tensor_read(const DLTensor *source, uint64_t flags, const char *name,
@@ -117,32 +127,22 @@ int nvs_check_inputs(struct nvs_call *call);
 int nvs_check_alpha(struct nvs_call *call);
 int nvs_check_out(struct nvs_call *call);
 
-/* overlap.c: two sets of equally long runs of bytes at equal distances. */
-struct nvs_region {
-    uint64_t start;
-    int64_t step;  /* from one run to the next; at least `width` where there are several */
-    int64_t width; /* bytes in a run */
-    int64_t count; /* runs */
-};
-bool nvs_regions_overlap(struct nvs_region one, struct nvs_region other);
-
 /* result.c: the module of helpers in Python (borrowed, or NULL). A new array of the framework of
  * a_vals, or an exporter; and what the caller gets once the kernel is queued: new references. */
 PyObject *nvs_frameworks(struct nvs_state *state);
+const char *nvs_result_dtype_name(const struct nvs_call *call);
 PyObject *nvs_new_result(struct nvs_state *state, const struct nvs_call *call);
 PyObject *nvs_finish_result(struct nvs_state *state, const struct nvs_call *call, PyObject *out);
 
-/* exporter.c: memory of ours that speaks DLPack. */
-extern PyType_Spec nvs_exporter_spec;
-PyObject *nvs_exporter_new(PyTypeObject *type, const struct nvs_call *call);
-int nvs_exporter_record(PyObject *exporter, void *stream);
-
-/* plan.c, info.c: for people; floor.c: for the bench. */
+/* plan.c, info.c: for people; floor.c, call_times.c: for the bench; xla_call.c: for JAX. */
 PyObject *nvs_kernels_list(PyObject *module, PyObject *ignored);
 PyObject *nvs_plan(PyObject *module, PyObject *arguments, PyObject *keywords);
 PyObject *nvs_cuda_info(PyObject *module, PyObject *ignored);
 PyObject *nvs_build_dict(PyObject *module, PyObject *ignored);
 PyObject *nvs_launch_floor(PyObject *module, PyObject *arguments, PyObject *keywords);
+PyObject *nvs_time_launches(PyObject *module, PyObject *arguments);
+PyObject *nvs_time_preparation(PyObject *module, PyObject *arguments);
+PyObject *nvs_xla_handlers(PyObject *module, PyObject *ignored);
 
 /* module.c: RuntimeError "sparse_gemm: <fault>"; returns -1. */
 int nvs_raise_fault(const struct nvs_fault *fault);

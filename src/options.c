@@ -134,14 +134,14 @@ parse_kernel(const struct nvs_state *state, PyObject *object, const struct nvs_k
 }
 
 int
-nvs_parse_options(struct nvs_state *state, struct nvs_call *call, bool *alpha_is_tensor)
+nvs_parse_options(struct nvs_state *state, struct nvs_call *call)
 {
     PyObject *const *arguments = call->arguments;
     call->out_dtype = -1;
     call->args.alpha = 1.0f;
-    *alpha_is_tensor = false;
+    call->alpha_is_tensor = false;
     if (arguments[NVS_ALPHA] != NULL &&
-        parse_alpha(state, arguments[NVS_ALPHA], &call->args.alpha, alpha_is_tensor) < 0) {
+        parse_alpha(state, arguments[NVS_ALPHA], &call->args.alpha, &call->alpha_is_tensor) < 0) {
         return -1;
     }
     if (arguments[NVS_OUT_DTYPE] != NULL &&

@@ -6,7 +6,7 @@
  * A region is the union of the runs [start + i * step, + width), 0 <= i < count, and its runs are
  * disjoint. Callers keep regions within 2^57 bytes, so nothing here overflows.
  */
-#include "nvfp4sparse.h"
+#include "overlap.h"
 
 static int64_t
 last_byte(const struct nvs_region *region)

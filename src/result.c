@@ -6,6 +6,8 @@
  */
 #include "nvfp4sparse.h"
 
+#include "block.h"
+
 static const char *const dtype_names[NVS_OUT_DTYPES] = {
     [NVS_OUT_BF16] = "bfloat16",
     [NVS_OUT_FP16] = "float16",
@@ -16,6 +18,12 @@ static int
 result_dtype(const struct nvs_call *call)
 {
     return call->out_dtype < 0 ? NVS_OUT_BF16 : call->out_dtype;
+}
+
+const char *
+nvs_result_dtype_name(const struct nvs_call *call)
+{
+    return dtype_names[result_dtype(call)];
 }
 
 PyObject *
@@ -86,7 +94,7 @@ new_in_python(struct nvs_state *state, const struct nvs_call *call)
         result = PyObject_CallMethod(module, "empty", "sO(LL)siO",
                                      nvs_framework_name(call->tensors[NVS_A_VALS].info.framework),
                                      call->arguments[NVS_A_VALS], (long long)call->args.m,
-                                     (long long)call->args.n, dtype_names[result_dtype(call)],
+                                     (long long)call->args.n, nvs_result_dtype_name(call),
                                      (int)call->tensors[NVS_A_VALS].device.device_id, stream);
         Py_DECREF(stream);
     }

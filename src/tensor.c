@@ -16,14 +16,16 @@
 #include <stdlib.h>
 
 static int
-not_a_tensor(PyObject *object, const char *name)
+not_a_tensor(PyObject *object, const char *name, const struct nvs_tensor *tensor)
 {
+    bool is_tracer = tensor->info.framework == NVS_FRAMEWORK_JAX;
     PyObject *type_name = PyType_GetName(Py_TYPE(object));
     if (type_name != NULL) {
         PyErr_Format(PyExc_TypeError,
                      "sparse_gemm: %s must be a tensor that exports DLPack (__dlpack__ and "
-                     "__dlpack_device__), got %U",
-                     name, type_name);
+                     "__dlpack_device__), got %U%s",
+                     name, type_name,
+                     is_tracer ? ": inside jax.jit call nvfp4sparse.jax.sparse_gemm" : "");
         Py_DECREF(type_name);
     }
     return -1;
@@ -31,24 +33,38 @@ not_a_tensor(PyObject *object, const char *name)
 
 /* An attribute that every DLPack producer has; TypeError without it. */
 static PyObject *
-producer_method(PyObject *object, const char *method, const char *name)
+producer_method(PyObject *object, const char *method, const char *name,
+                const struct nvs_tensor *tensor)
 {
     PyObject *bound = PyObject_GetAttrString(object, method);
     if (bound == NULL && PyErr_ExceptionMatches(PyExc_AttributeError)) {
         PyErr_Clear();
-        not_a_tensor(object, name);
+        not_a_tensor(object, name, tensor);
     }
     return bound;
+}
+
+static bool
+has_elements(const DLTensor *view)
+{
+    bool found = true;
+    for (int32_t i = 0; i < view->ndim; i++) {
+        found = found && view->shape[i] != 0;
+    }
+    return found;
 }
 
 static int
 open_by_api(PyObject *object, const char *name, struct nvs_tensor *tensor)
 {
     const DLPackExchangeAPI *api = tensor->info.api;
+    bool is_torch = tensor->info.framework == NVS_FRAMEWORK_TORCH;
     if (api->dltensor_from_py_object_no_sync != NULL) {
         DLTensor view;
         if (api->dltensor_from_py_object_no_sync(object, &view) == 0) {
-            return nvs_tensor_read(&view, 0, name, tensor);
+            return is_torch && view.data == NULL && has_elements(&view)
+                       ? nvs_torch_no_memory(name)
+                       : nvs_tensor_read(&view, 0, name, tensor);
         }
     }
     else {
@@ -61,6 +77,9 @@ open_by_api(PyObject *object, const char *name, struct nvs_tensor *tensor)
             }
         }
     }
+    if (is_torch) {
+        return nvs_torch_no_memory(name);
+    }
     if (!PyErr_Occurred()) {
         PyErr_Format(PyExc_BufferError,
                      "sparse_gemm: %s: its DLPack exchange API failed without a reason", name);
@@ -72,7 +91,7 @@ static int
 query_device(PyObject *object, const char *name, struct nvs_tensor *tensor)
 {
     PyObject *pair = NULL;
-    PyObject *method = producer_method(object, "__dlpack_device__", name);
+    PyObject *method = producer_method(object, "__dlpack_device__", name, tensor);
     int result = -1;
     if (method == NULL || (pair = PyObject_CallNoArgs(method)) == NULL) {
         goto done;
@@ -110,7 +129,12 @@ nvs_tensor_open(struct nvs_state *state, PyObject *object, const char *name,
         return -1;
     }
     if (tensor->info.api != NULL) {
-        return open_by_api(object, name, tensor);
+        if (open_by_api(object, name, tensor) < 0) {
+            return -1;
+        }
+        return tensor->info.framework == NVS_FRAMEWORK_TORCH
+                   ? nvs_torch_check_grad(state, object, name, tensor)
+                   : 0;
     }
     return query_device(object, name, tensor);
 }
@@ -157,7 +181,7 @@ export_capsule(PyObject *object, const char *name, const struct nvs_stream *stre
 {
     PyObject *capsule = NULL;
     PyObject *nothing = PyTuple_New(0);
-    PyObject *method = producer_method(object, "__dlpack__", name);
+    PyObject *method = producer_method(object, "__dlpack__", name, tensor);
     bool again = method != NULL && nothing != NULL;
     for (int versioned = 1; again && versioned >= 0; versioned--) {
         PyObject *keywords = export_keywords(stream, tensor, versioned);
