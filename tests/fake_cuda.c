@@ -9,9 +9,12 @@
 #include "nvfp4.h"
 
 #include <math.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #define API __attribute__((visibility("default")))
 
@@ -44,6 +47,10 @@ static char calls[1 << 16];
 static char failing_call[64];
 static int failing_status;
 
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of calls and failing_call */
+static char held_call[64]; /* waits until it is held no more; set before threads start */
+static atomic_int held;    /* 0 nobody waits, 1 held, 2 somebody waits, 3 let go, 4 gave up */
+
 API int fake_allocations, fake_events;
 API unsigned fake_launch[10]; /* device, grid, block, shared bytes, cluster */
 API void *fake_launch_stream;
@@ -66,6 +73,39 @@ fake_fail(const char *call, int status)
 {
     snprintf(failing_call, sizeof(failing_call), "%s", call);
     failing_status = status;
+}
+
+API void
+fake_hold(const char *call)
+{
+    snprintf(held_call, sizeof(held_call), "%s", call);
+    atomic_store(&held, 1);
+}
+
+API int
+fake_held(void)
+{
+    return atomic_load(&held);
+}
+
+API void
+fake_let_go(void)
+{
+    int waiting = 2;
+    atomic_compare_exchange_strong(&held, &waiting, 3);
+}
+
+/* At most ten seconds: whoever should let go may be waiting for a lock that our caller has. */
+static void
+wait_until_let_go(void)
+{
+    const struct timespec pause = {.tv_nsec = 1000000};
+    atomic_store(&held, 2);
+    for (int i = 0; i < 10000 && atomic_load(&held) == 2; i++) {
+        nanosleep(&pause, NULL);
+    }
+    int waiting = 2;
+    atomic_compare_exchange_strong(&held, &waiting, 4);
 }
 
 API void *
@@ -105,16 +145,22 @@ fake_depth(void)
 static int
 enter(const char *call)
 {
+    int status = 0;
+    pthread_mutex_lock(&lock);
     strncat(calls, call, sizeof(calls) - strlen(calls) - 2);
     strcat(calls, " ");
     if (!initialized && strcmp(call, "cuInit") != 0) {
-        return NOT_INITIALIZED;
+        status = NOT_INITIALIZED;
     }
-    if (strcmp(call, failing_call) == 0) {
+    else if (strcmp(call, failing_call) == 0) {
         failing_call[0] = '\0';
-        return failing_status;
+        status = failing_status;
     }
-    return 0;
+    pthread_mutex_unlock(&lock);
+    if (atomic_load(&held) == 1 && strcmp(call, held_call) == 0) {
+        wait_until_let_go();
+    }
+    return status;
 }
 
 /* What a capture forbids to threads that did not relax. */

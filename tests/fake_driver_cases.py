@@ -8,13 +8,15 @@ import ctypes
 import gc
 import os
 import threading
+import time
 
 import numpy as np
 import pytest
 
+import xla_fakes
 from cases import random_operands
 from dlpack_fakes import CUDA, CUDA_MANAGED, Legacy, Producer, exchange_type
-from nvfp4sparse import cuda_info, plan, reference_gemm, sparse_gemm
+from nvfp4sparse import _C, cuda_info, plan, reference_gemm, sparse_gemm
 
 FAKE = ctypes.CDLL("libcuda.so.1")
 FAKE.fake_calls.restype = ctypes.c_char_p
@@ -377,3 +379,71 @@ def test_threads():
         thread.join()
     assert failures == []
     assert calls().count("cuLibraryLoadData") == 1
+
+
+@pytest.mark.parametrize("call", ["cuLaunchKernelEx", "cuCtxSynchronize"])
+def test_the_gil_is_free_while_the_driver_waits(call):
+    """A launch waits for a full queue, and freeing a result of ours for the device."""
+    problem = Problem()
+    problem.run(kernel="naive").check()
+    FAKE.fake_hold(call.encode())
+    # The thread drops its result at once.
+    thread = threading.Thread(target=sparse_gemm, args=problem.operands)
+    thread.start()
+    while FAKE.fake_held() < 2:
+        time.sleep(0.001)
+    FAKE.fake_let_go()  # Python runs while the driver waits
+    thread.join()
+    assert FAKE.fake_held() == 3
+    problem.check()
+
+
+def test_times_of_a_call():
+    """The bench's timers launch what a call launches, and preparation launches nothing."""
+    problem = Problem()
+    arguments = (*problem.operands, problem.out)
+    problem.run().check()
+    problem.out.array[...] = 0
+    calls()
+    assert len(_C.time_preparation(arguments, 3)) == 3
+    assert "cuLaunchKernelEx" not in calls()
+    assert not problem.out.array.any()
+    times = _C.time_launches(arguments, 4)
+    assert len(times) == 4
+    assert all(t >= 0 for t in times)
+    assert calls().count("cuLaunchKernelEx") == 4
+    problem.check()
+    FAKE.fake_fail(b"cuLaunchKernelEx", 7)
+    with pytest.raises(RuntimeError, match="cuLaunchKernelEx failed: FAKE_ERROR_7"):
+        _C.time_launches(arguments, 4)
+    assert [p.deleted for p in arguments] == [len(p.capsules) for p in arguments]
+
+
+def test_calls_of_xla():
+    """The custom call behind nvfp4sparse.jax, on a GPU: XLA's stream and device, and its errors."""
+    stream = FAKE.fake_stream(1)
+    call = xla_fakes.Call(_C.xla_handlers()["CUDA"], stream=stream, device=1)
+    host = random_operands(np.random.default_rng(0), M, N, K)
+    out = np.zeros((M, N), np.float32)
+    assert call.metadata() == (0, call.MINOR, 1)
+    assert call.run(host, out, stage=1) is None
+    assert calls() == []
+    assert call.run(host, out) is None
+    assert (launch()["stream"], launch()["device"]) == (stream, 1)
+    np.testing.assert_allclose(out, reference_gemm(*host), rtol=1e-6, atol=1e-6)
+    alpha = np.full((1, 1), 2, np.float32)
+    assert call.run([*host, alpha], out, alpha=None) is None
+    np.testing.assert_allclose(out, 2 * reference_gemm(*host), rtol=1e-6, atol=1e-6)
+    assert call.run(host, out, kernel="naive") is None
+    assert launch()["symbol"] == "nvs_gemm_naive"
+    assert "kernel=cpu cannot run this: it runs on the CPU" in call.run(host, out, kernel="cpu")
+    assert "kernel names no kernel: none" in call.run(host, out, kernel="none")
+    assert "do not fit together" in call.run(host[:4], out)
+    for failing in ("cuLaunchKernelEx", "cuCtxGetCurrent"):
+        FAKE.fake_fail(failing.encode(), 7)
+        assert f"sparse_gemm: {failing} failed: FAKE_ERROR_7" in call.run(host, out)
+    call.device = 7
+    assert "there is no CUDA device 7" in call.run(host, out)
+    call.device, call.struct_size = 1, 100
+    assert "this JAX is too old" in call.run(host, out)
+    assert FAKE.fake_depth() == 0

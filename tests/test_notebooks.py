@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import nvfp4sparse
-from nvfp4sparse.cli import report, timing, workload
+from nvfp4sparse.cli import host_report, report, timing, workload
 
 NOTEBOOKS = sorted((Path(__file__).resolve().parents[1] / "notebooks").glob("*.ipynb"))
 NEEDS = ("nbclient", "nbformat", "ipykernel", "matplotlib", "sklearn")
@@ -36,6 +36,13 @@ def write_bench(path):
     report.write_csv(path, rows)
 
 
+def write_host(path):
+    """A CSV of bench --host with a call, its parts and a peer, for the notebook that plots one."""
+    calls = ("sparse_gemm(out)", "cuLaunchKernelEx alone", "preparation", "sparse_gemm", "torch.mm")
+    rows = [host_report.HostRow("torch", c, "").add([4000, 5000, 6000]) for c in calls]
+    host_report.write_csv(path, rows)
+
+
 @pytest.mark.slow
 @every_notebook
 @pytest.mark.filterwarnings("ignore")  # jupyter's own, of the transport to its kernel
@@ -47,6 +54,8 @@ def test_runs_and_draws(path, tmp_path, monkeypatch):
 
     write_bench(tmp_path / "bench.csv")
     monkeypatch.setenv("NVFP4SPARSE_BENCH_CSV", str(tmp_path / "bench.csv"))
+    write_host(tmp_path / "host.csv")
+    monkeypatch.setenv("NVFP4SPARSE_HOST_CSV", str(tmp_path / "host.csv"))
     monkeypatch.setenv("PYTHONPATH", str(Path(nvfp4sparse.__file__).parents[1]))
     notebook = nbformat.read(path, as_version=4)
     client = NotebookClient(

@@ -1,13 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Streams, graphs and devices on a real GPU. (Without one: test_driver.py.)
+"""Streams, graphs and devices on a real GPU. (Without one: test_driver.py. First calls and
+forks: test_processes.py.)
 
 The way to see whose stream a call ran on: operands are zeros until the stream, after a long wait,
 copies the real ones in. A call on another stream would find zeros, or half of a copy.
 """
 
-import os
-import subprocess
-import sys
 import time
 
 import numpy as np
@@ -159,51 +157,6 @@ def test_graph(torch, kernel):
         assert torch.equal(own.view(torch.int16), eager.view(torch.int16))
         eager = sparse_gemm(*operands, alpha=factor, out_dtype="float32", kernel=kernel)
         assert torch.equal(out.view(torch.int32), eager.view(torch.int32))
-
-
-FIRST_CALL = """
-import torch, nvfp4sparse
-# ones at positions 0 and 1, scales 1, a B of ones: every element of C is k / 2
-parts = ((128, 0x22), (128, 0x04), (32, 0x38), (256, 0x22), (32, 0x38))
-operands = [torch.full((16, width), byte, dtype=torch.uint8).cuda() for width, byte in parts]
-torch.cuda.synchronize()
-graph = torch.cuda.CUDAGraph()
-out = torch.zeros(16, 16, dtype=torch.bfloat16, device="cuda")
-with torch.cuda.graph(graph, capture_error_mode="{mode}"):
-    own = nvfp4sparse.sparse_gemm(*operands, kernel={kernel!r})
-    nvfp4sparse.sparse_gemm(*operands, out, kernel={kernel!r})
-graph.replay()
-torch.cuda.synchronize()
-eager = nvfp4sparse.sparse_gemm(*operands, kernel={kernel!r})
-assert (eager == 256).all() and torch.equal(own, eager) and torch.equal(out, eager)
-"""
-
-
-def run(code):
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=300, env=os.environ
-    )
-    assert done.returncode == 0, done.stderr
-
-
-@pytest.mark.parametrize("mode", ["global", "thread_local", "relaxed"])
-@pytest.mark.parametrize("kernel", [None, "naive"])
-def test_first_call_of_the_process_in_a_capture(torch, mode, kernel):
-    run(FIRST_CALL.format(mode=mode, kernel=kernel))
-
-
-def test_no_context_is_made_on_other_devices(torch):
-    """A thread without a context, and the current device afterwards."""
-    code = """
-import threading, torch, nvfp4sparse
-operands = [torch.zeros((2, w), dtype=torch.uint8, device="cuda") for w in (4, 4, 1, 8, 1)]
-torch.cuda.synchronize()
-results = []
-thread = threading.Thread(target=lambda: results.append(nvfp4sparse.sparse_gemm(*operands)))
-thread.start(); thread.join()
-assert torch.cuda.current_device() == 0 and not results[0].any()
-"""
-    run(code)
 
 
 def test_errors_leave_the_context_alone(torch, host, expected):

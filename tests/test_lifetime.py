@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whose memory it is: each export given back once, whatever goes wrong; nothing grows on a GPU."""
+
+import gc
+import sys
+
+import numpy as np
+import pytest
+
+from cases import random_operands
+from dlpack_fakes import Producer
+from nvfp4sparse import _C, sparse_gemm
+
+M, N, K = 3, 5, 32
+
+
+def out_over(operand):
+    """An out that begins where an operand does."""
+    memory = np.zeros(M * N + operand.array.size, np.float32)
+    operand.array = memory.view(np.uint8)[: operand.array.size].reshape(operand.array.shape)
+    return Producer(memory[: M * N].reshape(M, N))
+
+
+# What is wrong, from five producers: (operands, out or None, options).
+WRONG = {
+    "dtype": lambda ops: ([*ops[:4], Producer(np.zeros((N, 2), np.float32))], None, {}),
+    "shape": lambda ops: ([*ops[:4], Producer(np.zeros((N, 3), np.uint8))], None, {}),
+    "strides": lambda ops: ([*ops[:4], Producer(np.zeros((2, N), np.uint8).T)], None, {}),
+    "rank": lambda ops: ([*ops[:3], Producer(np.zeros(4, np.uint8)), ops[4]], None, {}),
+    "k": lambda ops: ([Producer(np.zeros((M, 3), np.uint8)), *ops[1:]], None, {}),
+    "device": lambda ops: ([*ops[:2], Producer(ops[2].array, device=(2, 0)), *ops[3:]], None, {}),
+    "alpha dtype": lambda ops: (ops, None, {"alpha": Producer(np.zeros(1, np.float64))}),
+    "alpha shape": lambda ops: (ops, None, {"alpha": Producer(np.zeros(2, np.float32))}),
+    "out dtype": lambda ops: (ops, Producer(np.zeros((M, N), np.float64)), {}),
+    "out shape": lambda ops: (ops, Producer(np.zeros((N, M), np.float32)), {}),
+    "out strides": lambda ops: (ops, Producer(np.zeros((M, 2 * N), np.float32)[:, ::2]), {}),
+    "out read-only": lambda ops: (ops, Producer(np.zeros((M, N), np.float32), flags=1), {}),
+    "out overlaps": lambda ops: (ops, out_over(ops[3]), {}),
+    "out_dtype": lambda ops: (
+        ops,
+        Producer(np.zeros((M, N), np.float32)),
+        {"out_dtype": "float16"},
+    ),
+    "kernel": lambda ops: (ops, Producer(np.zeros((M, N), np.float32)), {"kernel": "naive"}),
+    "kernel, new result": lambda ops: (ops, None, {"kernel": "naive"}),
+    "stream": lambda ops: (ops, None, {"stream": 1}),
+}
+
+
+@pytest.mark.parametrize("style", ["versioned", "legacy", "before-1.0"])
+@pytest.mark.parametrize("wrong", WRONG)
+def test_every_export_is_given_back_once(style, wrong):
+    host = random_operands(np.random.default_rng(0), M, N, K)
+    operands, out, options = WRONG[wrong]([Producer(operand, style) for operand in host])
+    producers = [*operands, *(p for p in (out, options.get("alpha")) if p is not None)]
+    with pytest.raises((TypeError, ValueError)):
+        sparse_gemm(*operands, out, **options)
+    assert [p.deleted for p in producers] == [len(p.capsules) for p in producers]
+    references = [sys.getrefcount(p) for p in producers]
+    with pytest.raises((TypeError, ValueError)):
+        sparse_gemm(*operands, out, **options)
+    for function in (_C.time_launches, _C.time_preparation):
+        if not options:
+            with pytest.raises((TypeError, ValueError)):
+                function((*operands, *([] if out is None else [out])), 3)
+    assert [sys.getrefcount(p) for p in producers] == references
+    assert [p.deleted for p in producers] == [len(p.capsules) for p in producers]
+
+
+# --- on a GPU ---
+
+SHAPE = (33, 64, 512)
+CALLS = 10_000
+
+
+@pytest.fixture(scope="module")
+def host():
+    return random_operands(np.random.default_rng(1), *SHAPE, scales="ordinary")
+
+
+def settled(torch):
+    gc.collect()
+    torch.cuda.synchronize()
+    return torch.cuda.memory_allocated(), torch.cuda.mem_get_info()[0]
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("way", ["out", "result", "error", "operator"])
+def test_calls_leave_nothing_behind(torch_cuda, host, way):
+    """References, the framework's memory and the driver's are what they were."""
+    torch = torch_cuda
+    operands = [torch.from_numpy(operand).cuda() for operand in host]
+    out = torch.empty(SHAPE[:2], dtype=torch.bfloat16, device="cuda")
+
+    def call():
+        if way == "out":
+            sparse_gemm(*operands, out)
+        elif way == "result":
+            sparse_gemm(*operands)
+        elif way == "operator":
+            torch.ops.nvfp4sparse.sparse_gemm(*operands)
+        else:
+            with pytest.raises(ValueError, match="out must have shape"):
+                sparse_gemm(*operands, out.t())
+
+    for _ in range(100):
+        call()
+    references = [sys.getrefcount(x) for x in (*operands, out)]
+    allocated, free = settled(torch)
+    for turn in range(CALLS):
+        call()
+        if turn % 500 == 0:
+            torch.cuda.synchronize()
+    assert [sys.getrefcount(x) for x in (*operands, out)] == references
+    now_allocated, now_free = settled(torch)
+    assert now_allocated == allocated
+    assert free - now_free < 4 << 20  # other processes may share the GPU
+
+
+@pytest.mark.cuda
+def test_results_of_our_own_leave_nothing_behind(torch_cuda, host):
+    torch = torch_cuda
+
+    class Foreign:
+        def __init__(self, tensor):
+            self.tensor = tensor
+
+        def __dlpack_device__(self):
+            return self.tensor.__dlpack_device__()
+
+        def __dlpack__(self, *, stream=None, max_version=None):
+            return self.tensor.__dlpack__(stream=stream)
+
+    operands = [Foreign(torch.from_numpy(operand).cuda()) for operand in host]
+    for _ in range(50):
+        torch.from_dlpack(sparse_gemm(*operands))
+    _, free = settled(torch)
+    for _ in range(1000):
+        torch.from_dlpack(sparse_gemm(*operands))
+        sparse_gemm(*operands)
+    _, now_free = settled(torch)
+    assert free - now_free < 4 << 20
+
+
+@pytest.mark.cuda
+def test_temporaries_on_a_side_stream(torch_cuda, host):
+    """Operands freed while the kernel waits, and another stream that allocates all the while."""
+    torch = torch_cuda
+    operands = [torch.from_numpy(operand).cuda() for operand in host]
+    expected = sparse_gemm(*operands).clone()
+    side, other = torch.cuda.Stream(), torch.cuda.Stream()
+    torch.cuda.synchronize()
+    results = []
+    for turn in range(20):
+        with torch.cuda.stream(side):
+            torch.cuda._sleep(2_000_000)
+            results.append(sparse_gemm(*(operand.clone() for operand in operands)))
+            results[-1] = results[-1] + 0  # the call's own result is a temporary as well
+        with torch.cuda.stream(other):
+            for operand in operands:  # of the sizes that the temporaries had
+                torch.full_like(operand, turn)
+            torch.full_like(expected, float("nan"))
+    torch.cuda.synchronize()
+    for result in results:
+        assert torch.equal(result, expected)
