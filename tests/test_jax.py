@@ -159,9 +159,10 @@ def test_errors(operands, jit):
         call(*operands, kernel="none")
 
 
-def test_out_is_refused(operands):
+def test_out_is_refused(device, operands):
+    out = jax.device_put(jnp.zeros((M, N), jnp.bfloat16), device)
     with pytest.raises(ValueError, match="JAX arrays are immutable"):
-        sparse_gemm(*operands, jnp.zeros((M, N), jnp.bfloat16))
+        sparse_gemm(*operands, out)
 
 
 def test_tracers_beside_other_arrays(operands, host, expected):
