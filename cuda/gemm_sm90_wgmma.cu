@@ -7,11 +7,7 @@
  * memory in whole lines, in DEPTH groups that are decoded as they arrive; superslab (d, part), 256
  * columns, belongs to one of WG_K parts of the block: WG_M warpgroups that share a decoded B tile.
  * The sums meet first inside the block, then between the blocks by st.async: remote shared memory
- * is slow, so it carries no more than it must.
- *
- * K inside a superslab is permuted as in gemm_sm90_warp.cu: lane q of a quad owns the columns
- * 64q .. 64q + 63 of A. Slab i (64 of the MMA's k) holds block i of the four segments: group t of
- * segment s is at k 16t + 4s, so a 16-byte chunk of B is group t of segments 2c and 2c + 1.
+ * is slow, so it carries no more than it must. K is permuted as superslab.cuh says.
  */
 #include "gemm_args.h"
 #include "stage.cuh"
