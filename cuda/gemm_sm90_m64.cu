@@ -31,6 +31,11 @@ struct shape {
     static constexpr int VALS = RECEIVED + VECTORS / SPLIT * VECTOR_BYTES;
     static constexpr int META = VALS + BM * A_PITCH, A_SCALE = META + BM * A_PITCH;
     static_assert(OWN * WG_K == VECTORS && VECTORS * VECTOR_BYTES <= TILE_BYTES, "shares");
+
+    /* Up to 1023 bytes go before the first tile, to align it. */
+    static_assert(1024 + A_SCALE + BM * SCALE_PITCH ==
+                      (BN == 32 ? NVS_SM90_M64N32_SHARED : NVS_SM90_M64N64_SHARED),
+                  "gemm_args.h");
 };
 
 template <int UNITS>

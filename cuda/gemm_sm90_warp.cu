@@ -34,6 +34,7 @@ struct stage { /* byte offsets of one stage's parts in shared memory */
     static constexpr int A_SCALE = B_SCALE + BLOCK_N * SCALE_PITCH;
     static constexpr int BYTES = A_SCALE + ROWS * SCALE_PITCH;
     static constexpr int SUM_BYTES = WARPS * ROWS * BLOCK_N * 4;
+    static_assert(1024 + BYTES <= TABLE_BYTES, "a stage fits before the table");
 };
 
 /* What a kernel takes. ONE_STAGE is straight-line code: a jump over instructions that are not there
@@ -267,17 +268,24 @@ gemm(const nvs_gemm_args &parameters)
     reduce_and_store<ROW_GROUPS>(args, sums, row0, column0, sum);
 }
 
-#define KERNEL(NAME, ROW_GROUPS, FORM)                                                             \
+/* Dynamic shared memory starts 1 KB into the block's own on compute capability 9.0, so the table
+ * stands at 64 KB, the first stage before it and the rest behind. */
+template <int ROW_GROUPS, form FORM>
+constexpr int SHARED_BYTES = 2 * TABLE_BYTES - 1024 + stage<ROW_GROUPS>::SUM_BYTES +
+                             (FORM == ONE_STAGE ? 0 : stage<ROW_GROUPS>::BYTES);
+
+#define KERNEL(NAME, ROW_GROUPS, FORM, SHARED)                                                     \
+    static_assert(SHARED_BYTES<ROW_GROUPS, FORM> == SHARED, "gemm_args.h");                        \
     extern "C" __global__ void __launch_bounds__(THREADS, 1)                                       \
         NAME(const __grid_constant__ nvs_gemm_args args)                                           \
     {                                                                                              \
         gemm<ROW_GROUPS, FORM>(args);                                                              \
     }
 
-KERNEL(nvs_gemm_sm90_m8, 1, ONE_STAGE)
-KERNEL(nvs_gemm_sm90_m8_long, 1, LONG_K)
-KERNEL(nvs_gemm_sm90_m16, 2, ONE_STAGE)
-KERNEL(nvs_gemm_sm90_m16_long, 2, LONG_K)
-KERNEL(nvs_gemm_sm90_m32, 4, ONE_STAGE)
-KERNEL(nvs_gemm_sm90_m32_long, 4, LONG_K)
-KERNEL(nvs_gemm_sm90_m32_any, 4, ANY_ADDRESS)
+KERNEL(nvs_gemm_sm90_m8, 1, ONE_STAGE, NVS_SM90_M8_SHARED)
+KERNEL(nvs_gemm_sm90_m8_long, 1, LONG_K, NVS_SM90_M8_LONG_SHARED)
+KERNEL(nvs_gemm_sm90_m16, 2, ONE_STAGE, NVS_SM90_M16_SHARED)
+KERNEL(nvs_gemm_sm90_m16_long, 2, LONG_K, NVS_SM90_M16_LONG_SHARED)
+KERNEL(nvs_gemm_sm90_m32, 4, ONE_STAGE, NVS_SM90_M32_SHARED)
+KERNEL(nvs_gemm_sm90_m32_long, 4, LONG_K, NVS_SM90_M32_LONG_SHARED)
+KERNEL(nvs_gemm_sm90_m32_any, 4, ANY_ADDRESS, NVS_SM90_M32_LONG_SHARED)

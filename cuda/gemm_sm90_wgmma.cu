@@ -2,91 +2,86 @@
  *
  * 64 rows per warpgroup: sparse wgmma, A decoded into registers, B into shared memory.
  *
- * A cluster of SPLIT blocks computes 64 * WG_M rows x BN columns of C. Its blocks take turns along
- * K, a stage of WG_K * DEPTH * 256 columns each. All threads copy a stage's operands to shared
- * memory in whole lines, in DEPTH groups that are decoded as they arrive; superslab (d, part), 256
- * columns, belongs to one of WG_K parts of the block: WG_M warpgroups that share a decoded B tile.
- * The sums meet first inside the block, then between the blocks by st.async: remote shared memory
- * is slow, so it carries no more than it must. K is permuted as superslab.cuh says.
+ * A cluster of two blocks computes 64 rows x 32 columns of C. The blocks take turns along K, a stage
+ * of 1024 columns each. All threads copy a stage's operands to shared memory in whole lines, in
+ * DEPTH groups that are decoded as they arrive; superslab (d, part), 256 columns, belongs to one of
+ * the block's two parts (warpgroups). The sums meet first inside the block, then between the blocks
+ * by st.async: remote shared memory is slow, so it carries no more than it must. K is permuted as
+ * superslab.cuh says.
  */
 #include "gemm_args.h"
 #include "stage.cuh"
 #include "superslab.cuh"
 #include "tile_sum.cuh"
 
-template <int SPLIT_, int WG_M_, int WG_K_, int DEPTH_, int BN_>
 struct shape {
-    static constexpr int SPLIT = SPLIT_, WG_M = WG_M_, WG_K = WG_K_, DEPTH = DEPTH_, BN = BN_;
-    static constexpr int BM = 64 * WG_M, PART_THREADS = 128 * WG_M, THREADS = PART_THREADS * WG_K;
+    static constexpr int BM = 64, BN = 32, SPLIT = 2, WG_K = 2, DEPTH = 2;
+    static constexpr int PART_THREADS = 128, THREADS = PART_THREADS * WG_K;
     static constexpr int GROUP_K = WG_K * SUPERSLAB, STAGE_K = DEPTH * GROUP_K;
-    static constexpr int UNITS = BN * 4 / PART_THREADS; /* see decode_b() */
 
     /* Pitches: neighbouring rows 64 (A) or 16 bytes (the rest) on in the 128 of the banks. */
     static constexpr int A_PITCH = STAGE_K / 4 + 64, B_PITCH = STAGE_K / 2 + 16;
     static constexpr int SCALE_PITCH = STAGE_K / 16 + 16;
 
-    /* Byte offsets: decoded B tiles (1024-aligned), sums, what other blocks send, raw stages. */
+    /* Byte offsets: decoded B tiles (1024-aligned), sums, what the other block sends, raw stages. */
     static constexpr int SLAB_BYTES = BN * 128, TILE_BYTES = SLABS * SLAB_BYTES;
     static constexpr int VECTORS = BN / 8; /* float4 that a thread holds of the tile */
     static constexpr int OWN = VECTORS / WG_K;
     static constexpr int VECTOR_BYTES = PART_THREADS * 16;
     static constexpr int SUMS = WG_K * DEPTH * TILE_BYTES;
     static constexpr int RECEIVED = SUMS + WG_K * VECTORS * VECTOR_BYTES;
-    static constexpr int RAW = RECEIVED + (SPLIT - 1) * VECTORS / SPLIT * VECTOR_BYTES;
+    static constexpr int RAW = RECEIVED + VECTORS / SPLIT * VECTOR_BYTES;
     static constexpr int VALS = 0, META = VALS + BM * A_PITCH, CODES = META + BM * A_PITCH;
     static constexpr int A_SCALE = CODES + BN * B_PITCH, B_SCALE = A_SCALE + BM * SCALE_PITCH;
     static constexpr int RAW_BYTES = B_SCALE + BN * SCALE_PITCH;
 
-    static_assert(UNITS * PART_THREADS == BN * 4 && OWN * WG_K == VECTORS, "whole shares");
-    static_assert(SPLIT <= 2 && WG_K % SPLIT == 0, "one partner");
+    /* Up to 1023 bytes go before the first tile, to align it. */
+    static_assert(1024 + RAW + 2 * RAW_BYTES == NVS_SM90_M64N32_LONG_SHARED, "gemm_args.h");
 };
 
 /* Group d of the stage that starts at column k0. */
-template <class S>
 NVS_DEVICE void
 copy_group(const nvs_gemm_args &args, uint32_t raw, uint32_t row0, uint32_t column0, uint32_t k0,
            int d)
 {
     const uint32_t k = (uint32_t)args.k, m = (uint32_t)args.m, n = (uint32_t)args.n;
-    const uint32_t at = k0 + d * S::GROUP_K;
-    copy_rows<S::THREADS, S::BN, S::GROUP_K / 32, S::B_PITCH, 16>(
-        raw + S::CODES + d * (S::GROUP_K / 2), args.b_fp4, (uint32_t)args.b_fp4_ld, column0, n,
-        at / 2, k / 2);
-    copy_rows<S::THREADS, S::BM, S::GROUP_K / 64, S::A_PITCH, 16>(
-        raw + S::VALS + d * (S::GROUP_K / 4), args.a_vals, (uint32_t)args.a_vals_ld, row0, m,
-        at / 4, k / 4);
-    copy_rows<S::THREADS, S::BM, S::GROUP_K / 64, S::A_PITCH, 16>(
-        raw + S::META + d * (S::GROUP_K / 4), args.a_meta, (uint32_t)args.a_meta_ld, row0, m,
-        at / 4, k / 4);
+    const uint32_t at = k0 + d * shape::GROUP_K;
+    copy_rows<shape::THREADS, shape::BN, shape::GROUP_K / 32, shape::B_PITCH, 16>(
+        raw + shape::CODES + d * (shape::GROUP_K / 2), args.b_fp4, (uint32_t)args.b_fp4_ld, column0,
+        n, at / 2, k / 2);
+    copy_rows<shape::THREADS, shape::BM, shape::GROUP_K / 64, shape::A_PITCH, 16>(
+        raw + shape::VALS + d * (shape::GROUP_K / 4), args.a_vals, (uint32_t)args.a_vals_ld, row0,
+        m, at / 4, k / 4);
+    copy_rows<shape::THREADS, shape::BM, shape::GROUP_K / 64, shape::A_PITCH, 16>(
+        raw + shape::META + d * (shape::GROUP_K / 4), args.a_meta, (uint32_t)args.a_meta_ld, row0,
+        m, at / 4, k / 4);
 }
 
-template <class S>
 NVS_DEVICE void
 copy_stage(const nvs_gemm_args &args, uint32_t raw, uint32_t row0, uint32_t column0, uint32_t k0)
 {
     const uint32_t k = (uint32_t)args.k;
-    copy_rows<S::THREADS, S::BN, S::STAGE_K / 64, S::SCALE_PITCH, 4>(
-        raw + S::B_SCALE, args.b_scale, (uint32_t)args.b_scale_ld, column0, (uint32_t)args.n,
+    copy_rows<shape::THREADS, shape::BN, shape::STAGE_K / 64, shape::SCALE_PITCH, 4>(
+        raw + shape::B_SCALE, args.b_scale, (uint32_t)args.b_scale_ld, column0, (uint32_t)args.n,
         k0 / 16, k / 16);
-    copy_rows<S::THREADS, S::BM, S::STAGE_K / 64, S::SCALE_PITCH, 4>(
-        raw + S::A_SCALE, args.a_scale, (uint32_t)args.a_scale_ld, row0, (uint32_t)args.m, k0 / 16,
-        k / 16);
+    copy_rows<shape::THREADS, shape::BM, shape::STAGE_K / 64, shape::SCALE_PITCH, 4>(
+        raw + shape::A_SCALE, args.a_scale, (uint32_t)args.a_scale_ld, row0, (uint32_t)args.m,
+        k0 / 16, k / 16);
 #pragma unroll
-    for (int d = 0; d < S::DEPTH; ++d) {
-        copy_group<S>(args, raw, row0, column0, k0, d);
+    for (int d = 0; d < shape::DEPTH; ++d) {
+        copy_group(args, raw, row0, column0, k0, d);
         cp_async_commit_group();
     }
 }
 
-template <class S>
 NVS_DEVICE void
 load_a(uint32_t vals, uint32_t scale, a_share &a)
 {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-        a.vals[r] = ld_shared_v4(vals + 8 * r * S::A_PITCH);
-        a.meta[r] = ld_shared_v4(vals + 8 * r * S::A_PITCH + S::META - S::VALS);
-        decode_scales(ld_shared_u32(scale + 8 * r * S::SCALE_PITCH), a.scale[r]);
+        a.vals[r] = ld_shared_v4(vals + 8 * r * shape::A_PITCH);
+        a.meta[r] = ld_shared_v4(vals + 8 * r * shape::A_PITCH + shape::META - shape::VALS);
+        decode_scales(ld_shared_u32(scale + 8 * r * shape::SCALE_PITCH), a.scale[r]);
     }
 }
 
@@ -98,23 +93,24 @@ struct place {
     quad_transpose transpose;
 };
 
-template <class S>
 NVS_DEVICE place
 place_thread(uint32_t shared)
 {
-    const uint32_t part = threadIdx.x / S::PART_THREADS, thread = threadIdx.x % S::PART_THREADS;
+    const uint32_t part = threadIdx.x / shape::PART_THREADS,
+                   thread = threadIdx.x % shape::PART_THREADS;
     const uint32_t warp = thread / 32, g = thread % 32 / 4, q = thread % 4;
-    const uint32_t raw = shared + S::RAW, tile = shared + part * S::TILE_BYTES;
+    const uint32_t raw = shared + shape::RAW, tile = shared + part * shape::TILE_BYTES;
     place at;
     at.b = place_b();
     const uint32_t b_row = 8 * warp + at.b.row, a_row = 16 * warp + g;
-    at.codes = raw + S::CODES + b_row * S::B_PITCH + part * (SUPERSLAB / 2) + at.b.pair * SEGMENT +
-               at.b.half * 16;
-    at.b_scale = raw + S::B_SCALE + b_row * S::SCALE_PITCH + part * (SUPERSLAB / 16) +
+    at.codes = raw + shape::CODES + b_row * shape::B_PITCH + part * (SUPERSLAB / 2) +
+               at.b.pair * SEGMENT + at.b.half * 16;
+    at.b_scale = raw + shape::B_SCALE + b_row * shape::SCALE_PITCH + part * (SUPERSLAB / 16) +
                  at.b.pair * (SEGMENT / 8);
-    at.tile = tile + b_row * 128 + at.b.half * (2 * S::SLAB_BYTES);
-    at.vals = raw + S::VALS + a_row * S::A_PITCH + part * (SUPERSLAB / 4) + q * (SEGMENT / 4);
-    at.a_scale = raw + S::A_SCALE + a_row * S::SCALE_PITCH + part * (SUPERSLAB / 16) +
+    at.tile = tile + b_row * 128 + at.b.half * (2 * shape::SLAB_BYTES);
+    at.vals = raw + shape::VALS + a_row * shape::A_PITCH + part * (SUPERSLAB / 4) +
+              q * (SEGMENT / 4);
+    at.a_scale = raw + shape::A_SCALE + a_row * shape::SCALE_PITCH + part * (SUPERSLAB / 16) +
                  q * (SEGMENT / 16);
     at.descriptor = swizzle128_descriptor(tile);
     at.transpose = quad_transpose_of(q);
@@ -122,81 +118,69 @@ place_thread(uint32_t shared)
 }
 
 /* Superslab d of this part. */
-template <class S>
 NVS_DEVICE void
-multiply(const place &at, uint32_t stage_offset, int d, float (&sum)[4 * S::VECTORS])
+multiply(const place &at, uint32_t stage_offset, int d, float (&sum)[4 * shape::VECTORS])
 {
-    const uint32_t part = threadIdx.x / S::PART_THREADS, tile = d * S::WG_K * S::TILE_BYTES;
-#pragma unroll
-    for (int u = 0; u < S::UNITS; ++u) {
-        const uint32_t row = u * 32 * S::WG_M;
-        const uint32_t codes = at.codes + stage_offset + d * (S::GROUP_K / 2) + row * S::B_PITCH;
-        const uint4 raw[2] = {ld_shared_v4(codes), ld_shared_v4(codes + SEGMENT / 2)};
-        const uint2 words = ld_shared_v2(at.b_scale + stage_offset + d * (S::GROUP_K / 16) +
-                                         row * S::SCALE_PITCH);
-        decode_b<S::BN>(raw, words, at.tile + tile + row * 128, at.b);
-    }
+    const uint32_t part = threadIdx.x / shape::PART_THREADS,
+                   tile = d * shape::WG_K * shape::TILE_BYTES;
+    const uint32_t codes = at.codes + stage_offset + d * (shape::GROUP_K / 2);
+    const uint4 raw[2] = {ld_shared_v4(codes), ld_shared_v4(codes + SEGMENT / 2)};
+    const uint2 words = ld_shared_v2(at.b_scale + stage_offset + d * (shape::GROUP_K / 16));
+    decode_b<shape::BN>(raw, words, at.tile + tile, at.b);
     a_share a;
-    load_a<S>(at.vals + stage_offset + d * (S::GROUP_K / 4),
-              at.a_scale + stage_offset + d * (S::GROUP_K / 16), a);
-    multiply_superslab<S::BN>(a, at.transpose, at.descriptor + (tile >> 4), 1 + part,
-                              S::PART_THREADS, sum);
+    load_a(at.vals + stage_offset + d * (shape::GROUP_K / 4),
+           at.a_scale + stage_offset + d * (shape::GROUP_K / 16), a);
+    multiply_superslab<shape::BN>(a, at.transpose, at.descriptor + (tile >> 4), 1 + part,
+                                  shape::PART_THREADS, sum);
 }
 
-template <class S>
-NVS_DEVICE void
-gemm(const nvs_gemm_args &parameters)
+extern "C" __global__ void __launch_bounds__(shape::THREADS, 1)
+    nvs_gemm_sm90_m64n32_long(const __grid_constant__ nvs_gemm_args parameters)
 {
     const nvs_gemm_args args = load_args(parameters);
     extern __shared__ uint8_t dynamic_shared[];
     __shared__ __align__(8) uint64_t exchange;
     const uint32_t shared = (shared_address(dynamic_shared) + 1023u) & ~1023u;
     const uint32_t barrier = shared_address(&exchange);
-    const uint32_t rank = S::SPLIT > 1 ? blockIdx.x % S::SPLIT : 0;
-    const uint32_t row0 = row_of_tiles() * S::BM, column0 = blockIdx.x / S::SPLIT * S::BN;
-    const uint32_t part = threadIdx.x / S::PART_THREADS, k = (uint32_t)args.k;
+    const uint32_t rank = blockIdx.x % shape::SPLIT;
+    const uint32_t row0 = row_of_tiles() * shape::BM,
+                   column0 = blockIdx.x / shape::SPLIT * shape::BN;
+    const uint32_t part = threadIdx.x / shape::PART_THREADS, k = (uint32_t)args.k;
 
-    copy_stage<S>(args, shared + S::RAW, row0, column0, rank * S::STAGE_K);
-    if (S::SPLIT > 1) {
-        if (threadIdx.x == 0) {
-            mbarrier_init(barrier, 1);
-            mbarrier_arrive_expect_tx(barrier, S::VECTORS / S::SPLIT * S::VECTOR_BYTES);
-            fence_mbarrier_init_cluster();
-        }
-        barrier_cluster_arrive_relaxed();
+    copy_stage(args, shared + shape::RAW, row0, column0, rank * shape::STAGE_K);
+    if (threadIdx.x == 0) {
+        mbarrier_init(barrier, 1);
+        mbarrier_arrive_expect_tx(barrier, shape::VECTORS / shape::SPLIT * shape::VECTOR_BYTES);
+        fence_mbarrier_init_cluster();
     }
-    const place at = place_thread<S>(shared);
-    float sum[4 * S::VECTORS] = {};
+    barrier_cluster_arrive_relaxed();
+    const place at = place_thread(shared);
+    float sum[4 * shape::VECTORS] = {};
     uint32_t stage_offset = 0;
-    for (uint32_t k0 = rank * S::STAGE_K;;) {
-        k0 += S::SPLIT * S::STAGE_K;
+    for (uint32_t k0 = rank * shape::STAGE_K;;) {
+        k0 += shape::SPLIT * shape::STAGE_K;
         const bool more = k0 < k;
         if (more)
-            copy_stage<S>(args, shared + S::RAW + (stage_offset ^ S::RAW_BYTES), row0, column0, k0);
+            copy_stage(args, shared + shape::RAW + (stage_offset ^ shape::RAW_BYTES), row0, column0,
+                       k0);
 #pragma unroll
-        for (int d = 0; d < S::DEPTH; ++d) {
+        for (int d = 0; d < shape::DEPTH; ++d) {
             if (more)
-                cp_async_wait_group(2 * S::DEPTH - 1 - d);
+                cp_async_wait_group(2 * shape::DEPTH - 1 - d);
             else
-                cp_async_wait_group(S::DEPTH - 1 - d);
+                cp_async_wait_group(shape::DEPTH - 1 - d);
             __syncthreads();
-            multiply<S>(at, stage_offset, d, sum);
+            multiply(at, stage_offset, d, sum);
         }
         wgmma_wait_all();
         if (!more)
             break;
-        stage_offset ^= S::RAW_BYTES;
+        stage_offset ^= shape::RAW_BYTES;
         __syncthreads(); /* before the tiles and the older raw stage are written again */
     }
-    const store_place store = place_store<S>(args, row0, column0, part);
-    float4 own[S::OWN];
-    add_parts<S>(shared + S::SUMS, S::VECTORS * S::VECTOR_BYTES, part, sum, own);
-    if (S::SPLIT == 1 || add_blocks<S>(shared + S::RECEIVED, barrier, rank, part, own))
-        store_own<S>(parameters, store, own);
-}
-
-extern "C" __global__ void __launch_bounds__(256, 1)
-    nvs_gemm_sm90_m64n32_long(const __grid_constant__ nvs_gemm_args args)
-{
-    gemm<shape<2, 1, 2, 2, 32>>(args);
+    const store_place store = place_store<shape>(args, row0, column0, part);
+    float4 own[shape::OWN];
+    add_parts<shape>(shared + shape::SUMS, shape::VECTORS * shape::VECTOR_BYTES, part, sum, own);
+    if (add_blocks<shape>(shared + shape::RECEIVED, barrier, rank, part, own))
+        store_own<shape>(parameters, store, own);
 }

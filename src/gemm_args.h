@@ -16,6 +16,19 @@ enum {
     NVS_GRID_Y = 32768,
 };
 
+/* Bytes of dynamic shared memory that the kernel table asks for; the kernels assert them. */
+enum nvs_shared_bytes {
+    NVS_SM90_M8_SHARED = 134144,
+    NVS_SM90_M8_LONG_SHARED = 163456,
+    NVS_SM90_M16_SHARED = 138240,
+    NVS_SM90_M16_LONG_SHARED = 177920,
+    NVS_SM90_M32_SHARED = 146432,
+    NVS_SM90_M32_LONG_SHARED = 206848,
+    NVS_SM90_M64N32_SHARED = 116736,
+    NVS_SM90_M64N64_SHARED = 186368,
+    NVS_SM90_M64N32_LONG_SHARED = 218112,
+};
+
 enum nvs_out_dtype {
     NVS_OUT_BF16 = 0,
     NVS_OUT_FP16 = 1,
