@@ -11,7 +11,6 @@
 #include "gemm_cpu.h"
 
 #include <stdlib.h>
-#include <time.h>
 
 enum {
     MAX_CALLS = 1 << 20,
@@ -23,14 +22,6 @@ struct timing {
     int calls;
     int64_t *nanoseconds;
 };
-
-static int64_t
-now(void)
-{
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return (int64_t)time.tv_sec * 1000000000 + time.tv_nsec;
-}
 
 static int
 parse(PyObject *arguments, struct timing *timing)
@@ -84,12 +75,12 @@ time_launch(struct nvs_call *call, int64_t *nanoseconds)
 {
     struct nvs_fault fault;
     if (call->problem.kind == NVS_KIND_CPU) {
-        int64_t begin = now();
+        int64_t begin = nvs_now();
         if (nvs_gemm_cpu(&call->args, 0) < 0) {
             PyErr_NoMemory();
             return -1;
         }
-        *nanoseconds = now() - begin;
+        *nanoseconds = nvs_now() - begin;
         return 0;
     }
     if (nvs_device_time_launch(call->device, call->kernel, call->grid, call->stream.handle,
@@ -127,12 +118,12 @@ nvs_time_preparation(PyObject *module, PyObject *arguments)
     struct timing timing = {.nanoseconds = NULL};
     int status = parse(arguments, &timing);
     for (int i = 0; i < timing.calls && status == 0; i++) {
-        int64_t begin = now();
+        int64_t begin = nvs_now();
         struct nvs_call call = {.out_dtype = -1};
         PyObject *out = NULL;
         status = prepare(PyModule_GetState(module), &call, &timing, &out);
         nvs_release(&call);
-        timing.nanoseconds[i] = now() - begin;
+        timing.nanoseconds[i] = nvs_now() - begin;
         Py_XDECREF(out);
     }
     return finish(&timing, status);

@@ -67,7 +67,10 @@ int
 nvs_device_launch(struct nvs_device *device, const struct nvs_kernel *kernel, struct nvs_grid grid,
                   void *stream, const struct nvs_gemm_args *args, struct nvs_fault *fault);
 
-/* The same, and how long cuLaunchKernelEx alone took: what the bench holds calls against. */
+/* Nanoseconds of a clock that only goes forward. */
+int64_t nvs_now(void);
+
+/* nvs_device_launch(), and how long cuLaunchKernelEx alone took: what the bench holds calls against. */
 int nvs_device_time_launch(struct nvs_device *device, const struct nvs_kernel *kernel,
                            struct nvs_grid grid, void *stream, const struct nvs_gemm_args *args,
                            int64_t *nanoseconds, struct nvs_fault *fault);

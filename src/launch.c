@@ -160,8 +160,8 @@ launch(const struct nvs_driver *driver, CUkernel kernel, const struct nvs_kernel
     return status == CUDA_SUCCESS ? 0 : nvs_driver_fault(fault, "cuLaunchKernelEx", status);
 }
 
-static int64_t
-now(void)
+int64_t
+nvs_now(void)
 {
     struct timespec time;
     clock_gettime(CLOCK_MONOTONIC, &time);
@@ -182,10 +182,10 @@ launch_on_device(const struct nvs_device *device, const struct nvs_kernel *kerne
     }
     int result = find_kernel(driver, device, kernel, slot, &handle, fault);
     if (result == 0) {
-        int64_t begin = nanoseconds ? now() : 0;
+        int64_t begin = nanoseconds ? nvs_now() : 0;
         result = launch(driver, handle, kernel, grid, stream, args, fault);
         if (nanoseconds != NULL) {
-            *nanoseconds = now() - begin;
+            *nanoseconds = nvs_now() - begin;
         }
     }
     struct nvs_fault ignored;
