@@ -7,7 +7,7 @@ import pytest
 import reference
 from cases import SHAPES, random_operands
 from kernels import assert_same_bits, check, each_kernel
-from nvfp4sparse import reference_gemm, sparse_gemm
+from nvfp4sparse import cuda_info, kernels, reference_gemm, sparse_gemm
 
 DTYPES = ("bfloat16", "float16", "float32")
 
@@ -140,6 +140,18 @@ def test_extreme_alpha(device, alpha, dtype):
             np.testing.assert_array_equal(got, expected, err_msg=name)
         else:
             reference.assert_within_bound(got, operands, alpha, dtype=dtype)
+
+
+def test_every_kernel_of_the_device_runs(device):
+    """Elsewhere a kernel that does not fit is passed over; here each has a problem it must take."""
+    cc = cuda_info()["devices"][0]["cc"] if device.kind == "cuda" else 0
+    rows = [row for row in kernels() if row["kind"] == device.kind]
+    rows = [row for row in rows if device.kind == "cpu" or row["cc_min"] <= cc <= row["cc_max"]]
+    assert rows
+    for row in rows:
+        shape = max(row["m_min"], 5), max(row["n_min"], 24), 256
+        operands = random_operands(rng_for(16, *shape), *shape)
+        check(row["name"], device.gemm(*operands, kernel=row["name"]), operands)
 
 
 @pytest.mark.parametrize("shape", [(64, 96, 256), (130, 40, 2048)], ids=str)

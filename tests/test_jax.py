@@ -11,6 +11,8 @@ jax = pytest.importorskip("jax")
 
 import nvfp4sparse.jax  # noqa: E402
 from cases import random_operands  # noqa: E402
+from conftest import missing  # noqa: E402
+from dlpack_fakes import Foreign  # noqa: E402
 from nvfp4sparse import sparse_gemm  # noqa: E402
 from reference import assert_within_bound  # noqa: E402
 
@@ -23,7 +25,7 @@ def device(request):
     try:
         return jax.devices(request.param)[0]
     except RuntimeError as error:
-        pytest.skip(str(error))
+        missing(f"JAX sees no {request.param} ({error})")
 
 
 @pytest.fixture(scope="module")
@@ -43,19 +45,6 @@ def expected(operands, host):
     taken = np.asarray(jax.dlpack.from_dlpack(result))
     assert_within_bound(taken, host, dtype="float32")
     return taken
-
-
-class Foreign:
-    """A JAX array that does not say whose it is."""
-
-    def __init__(self, array):
-        self.array = array
-
-    def __dlpack__(self, *, stream=None, max_version=None):
-        return self.array.__dlpack__(stream=stream)
-
-    def __dlpack_device__(self):
-        return self.array.__dlpack_device__()
 
 
 def test_eager(device, operands, expected):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from cases import random_operands
-from dlpack_fakes import Producer
+from dlpack_fakes import Foreign, Producer
 from nvfp4sparse import _C, sparse_gemm
 
 M, N, K = 3, 5, 32
@@ -120,16 +120,6 @@ def test_calls_leave_nothing_behind(torch_cuda, host, way):
 @pytest.mark.cuda
 def test_results_of_our_own_leave_nothing_behind(torch_cuda, host):
     torch = torch_cuda
-
-    class Foreign:
-        def __init__(self, tensor):
-            self.tensor = tensor
-
-        def __dlpack_device__(self):
-            return self.tensor.__dlpack_device__()
-
-        def __dlpack__(self, *, stream=None, max_version=None):
-            return self.tensor.__dlpack__(stream=stream)
 
     operands = [Foreign(torch.from_numpy(operand).cuda()) for operand in host]
     for _ in range(50):
