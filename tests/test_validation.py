@@ -67,7 +67,11 @@ def test_keywords_need_not_be_interned(device, tensors, expected):
     assert_same_bits(device.numpy(sparse_gemm(*tensors, **options)), expected)
 
 
-@pytest.mark.parametrize("wrong", [None, 5, "a_vals", [[1, 2]], object()], ids=str)
+@pytest.mark.parametrize(
+    "wrong",
+    [None, 5, "a_vals", [[1, 2]], object()],
+    ids=["none", "int", "str", "list", "object"],
+)
 @pytest.mark.parametrize("index", range(5), ids=NAMES)
 def test_not_a_tensor(tensors, index, wrong):
     kind = type(wrong).__name__
