@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Streams, graphs and devices on a real GPU. (Without one: test_driver.py. First calls and
-forks: test_processes.py.)
+"""Streams and graphs on a real GPU. (Without one: test_driver.py. First calls and forks:
+test_processes.py. Two GPUs: test_two_devices.py.)
 
 The way to see whose stream a call ran on: operands are zeros until the stream, after a long wait,
 copies the real ones in. A call on another stream would find zeros, or half of a copy.
@@ -168,39 +168,6 @@ def test_errors_leave_the_context_alone(torch, host, expected):
     with pytest.raises(ValueError, match="one device"):
         sparse_gemm(*operands[:4], host[4])
     torch.cuda.synchronize()
-
-
-# --- two devices ---
-
-
-@pytest.fixture
-def second(torch):
-    if torch.cuda.device_count() < 2:
-        pytest.skip("one GPU alone")
-    return torch.device("cuda:1")
-
-
-def test_a_device_that_is_not_current(torch, second, host, expected):
-    operands = [torch.from_numpy(operand).to(second) for operand in host]
-    for stream in (torch.cuda.default_stream(second), torch.cuda.Stream(second)):
-        stream.wait_stream(torch.cuda.default_stream(second))
-        result = sparse_gemm(*operands, stream=stream.cuda_stream)
-        stream.synchronize()
-        assert result.device == second
-        assert torch.equal(result.float().cpu(), expected)
-    assert torch.equal(sparse_gemm(*operands).float().cpu(), expected)
-    assert torch.cuda.current_device() == 0
-
-
-def test_devices_must_agree(torch, second, host):
-    here = [torch.from_numpy(operand).cuda() for operand in host]
-    there = [operand.to(second) for operand in here]
-    with pytest.raises(ValueError, match="got a_vals on cuda:0 and b_fp4 on cuda:1"):
-        sparse_gemm(*here[:3], there[3], here[4])
-    with pytest.raises(
-        ValueError, match=r"stream must belong to .* cuda:1, got a stream of cuda:0"
-    ):
-        sparse_gemm(*there, stream=torch.cuda.Stream(0).cuda_stream)
 
 
 # --- other frameworks ---
