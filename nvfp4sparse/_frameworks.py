@@ -1,13 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """What sparse_gemm() asks of a framework that only Python can answer.
 
-Called from C (src/stream.c, src/result.c), never by users. A framework is imported only when one
-of its tensors came, so these imports find it loaded.
+Called from C (src/stream.c, src/result.c, src/cupy_array.c), never by users. A framework is
+imported only when one of its tensors came, so these imports find it loaded.
 """
 
+import sys
+from functools import cache
 from typing import Any
 
 _LEGACY, _PER_THREAD = 1, 2  # handles of CUDA's two default streams; 0 is the legacy one too
+_CUPY_ATTRIBUTES = ("data", "ptr", "device_id", "shape", "strides", "dtype")
 
 
 class _Stream:
@@ -31,6 +34,18 @@ def current_stream(framework: str, device: int) -> int:
     return cupy.cuda.get_current_stream(device).ptr
 
 
+def cupy_facts(kind: type) -> tuple[Any, ...] | None:
+    """What src/cupy_array.c reads arrays of that type with, in its order; None: it shall not.
+
+    That is for a subclass of cupy.ndarray, and for CuPy on AMD's GPUs.
+    """
+    cupy = sys.modules.get("cupy")
+    if kind is not getattr(cupy, "ndarray", None) or cupy.cuda.runtime.is_hip:
+        return None
+    dtypes = map(_numpy_dtype, ("uint8", "int8", "bfloat16", "float16", "float32"))
+    return cupy.cuda.get_current_stream, *_CUPY_ATTRIBUTES, *dtypes
+
+
 def empty(
     framework: str, like: Any, shape: tuple[int, int], dtype: str, device: int, stream: int | None
 ) -> Any:
@@ -41,10 +56,17 @@ def empty(
 def jax_gemm(*operands: Any, alpha: Any, out_dtype: str, kernel: str | None) -> Any:
     """sparse_gemm() of JAX arrays or tracers by way of XLA, or NotImplemented for DLPack's way."""
     try:
-        from nvfp4sparse import jax
+        call = _jax_call()
     except (ImportError, AttributeError):  # a JAX without jax.ffi
         return NotImplemented
-    return jax.call_from_c(operands, alpha, out_dtype, kernel)
+    return call(operands, alpha, out_dtype, kernel)
+
+
+@cache
+def _jax_call():
+    from nvfp4sparse import jax
+
+    return jax.call_from_c
 
 
 def jax_array(result: Any) -> Any:
@@ -67,6 +89,8 @@ def _torch_empty(like, shape, dtype, device, stream):
 def _cupy_empty(like, shape, dtype, device, stream):
     import cupy
 
+    if stream is None and cupy.cuda.runtime.getDevice() == device:
+        return cupy.empty(shape, _numpy_dtype(dtype))
     with cupy.cuda.Device(device):
         if stream is None:
             return cupy.empty(shape, _numpy_dtype(dtype))
@@ -92,12 +116,12 @@ def _numpy_empty(like, shape, dtype, device, stream):
     return numpy.empty(shape, _numpy_dtype(dtype))
 
 
+@cache
 def _numpy_dtype(name):
-    if name == "bfloat16":
-        import ml_dtypes
+    import ml_dtypes
+    import numpy
 
-        return ml_dtypes.bfloat16
-    return name
+    return numpy.dtype(ml_dtypes.bfloat16 if name == "bfloat16" else name)
 
 
 _EMPTY = {"torch": _torch_empty, "cupy": _cupy_empty, "numpy": _numpy_empty}

@@ -20,14 +20,16 @@ struct timing {
     PyObject *arguments[NVS_POSITIONAL]; /* borrowed */
     Py_ssize_t count;
     int calls;
+    int in_calls; /* prepare anew before each launch */
     int64_t *nanoseconds;
 };
 
 static int
-parse(PyObject *arguments, struct timing *timing)
+parse(PyObject *arguments, const char *format, struct timing *timing)
 {
     PyObject *tuple = NULL;
-    if (!PyArg_ParseTuple(arguments, "O!i", &PyTuple_Type, &tuple, &timing->calls)) {
+    if (!PyArg_ParseTuple(arguments, format, &PyTuple_Type, &tuple, &timing->calls,
+                          &timing->in_calls)) {
         return -1;
     }
     timing->count = PyTuple_Size(tuple);
@@ -65,6 +67,8 @@ finish(struct timing *timing, int status)
 static int
 prepare(struct nvs_state *state, struct nvs_call *call, const struct timing *timing, PyObject **out)
 {
+    *out = NULL;
+    nvs_clear(call);
     return nvs_parse(state, call, timing->arguments, timing->count, NULL) < 0
                ? -1
                : nvs_prepare(state, call, out);
@@ -83,32 +87,32 @@ time_launch(struct nvs_call *call, int64_t *nanoseconds)
         *nanoseconds = nvs_now() - begin;
         return 0;
     }
-    if (nvs_device_time_launch(call->device, call->kernel, call->grid, call->stream.handle,
-                               &call->args, nanoseconds, &fault) < 0) {
-        return nvs_raise_fault(&fault);
-    }
-    return 0;
+    int result;
+    Py_BEGIN_ALLOW_THREADS result = nvs_device_time_launch(call->device, call->kernel, call->grid,
+                                                           call->stream.handle, &call->args,
+                                                           nanoseconds, &fault);
+    Py_END_ALLOW_THREADS return result < 0 ? nvs_raise_fault(&fault) : 0;
 }
 
 PyObject *
 nvs_time_launches(PyObject *module, PyObject *arguments)
 {
     struct timing timing = {.nanoseconds = NULL};
-    struct nvs_call call = {.out_dtype = -1};
-    PyObject *out = NULL;
-    int status = parse(arguments, &timing);
-    if (status == 0) {
+    int status = parse(arguments, "O!i|p:time_launches", &timing);
+    for (int i = 0; i < timing.calls && status == 0;) {
+        struct nvs_call call;
+        PyObject *out = NULL;
         status = prepare(PyModule_GetState(module), &call, &timing, &out);
+        if (status == 0 && call.kernel == NULL) {
+            PyErr_SetString(PyExc_ValueError, "time_launches: there is nothing to compute");
+            status = -1;
+        }
+        do {
+            status = status == 0 ? time_launch(&call, &timing.nanoseconds[i++]) : -1;
+        } while (!timing.in_calls && i < timing.calls && status == 0);
+        nvs_release(&call);
+        Py_XDECREF(out);
     }
-    if (status == 0 && call.kernel == NULL) {
-        PyErr_SetString(PyExc_ValueError, "time_launches: there is nothing to compute");
-        status = -1;
-    }
-    for (int i = 0; i < timing.calls && status == 0; i++) {
-        status = time_launch(&call, &timing.nanoseconds[i]);
-    }
-    nvs_release(&call);
-    Py_XDECREF(out);
     return finish(&timing, status);
 }
 
@@ -116,10 +120,10 @@ PyObject *
 nvs_time_preparation(PyObject *module, PyObject *arguments)
 {
     struct timing timing = {.nanoseconds = NULL};
-    int status = parse(arguments, &timing);
+    int status = parse(arguments, "O!i:time_preparation", &timing);
     for (int i = 0; i < timing.calls && status == 0; i++) {
         int64_t begin = nvs_now();
-        struct nvs_call call = {.out_dtype = -1};
+        struct nvs_call call;
         PyObject *out = NULL;
         status = prepare(PyModule_GetState(module), &call, &timing, &out);
         nvs_release(&call);

@@ -17,7 +17,7 @@ static const struct input_rule {
     int columns; /* logical columns per byte: the shape is (rows, k / columns) */
     enum dtype_class dtypes;
     const char *dtype_text;
-    unsigned alignment; /* bytes, for NVS_NEEDS_ALIGNED_16 */
+    unsigned alignment; /* bytes, a power of 2, for NVS_NEEDS_ALIGNED_16 */
 } rules[NVS_INPUTS] = {
     [NVS_A_VALS] = {'m', 4, BYTES_OR_FP4, "int8, uint8 or float4_e2m1fn_x2", 16},
     [NVS_A_META] = {'m', 4, BYTES, "int8 or uint8", 16},
@@ -134,7 +134,7 @@ static int
 check_input_shape(const struct nvs_tensor *tensor, const char *name, const struct input_rule *rule,
                   int64_t rows, int64_t k)
 {
-    if (tensor->ndim == 2 && tensor->shape[0] == rows && tensor->shape[1] == k / rule->columns) {
+    if (tensor->ndim == 2 && tensor->shape[0] == rows && tensor->shape[1] * rule->columns == k) {
         return 0;
     }
     const int64_t wanted[2] = {rows, k / rule->columns};
@@ -223,7 +223,7 @@ nvs_check_inputs(struct nvs_call *call)
             return -1;
         }
         uint64_t bits = (uintptr_t)tensors[i].data | (uint64_t)strides[i];
-        aligned = aligned && bits % rules[i].alignment == 0 && strides[i] <= INT32_MAX;
+        aligned = aligned && (bits & (rules[i].alignment - 1)) == 0 && strides[i] <= INT32_MAX;
     }
     args->a_vals = tensors[NVS_A_VALS].data;
     args->a_meta = tensors[NVS_A_META].data;

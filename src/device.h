@@ -61,6 +61,10 @@ int nvs_device_leave(bool entered, struct nvs_fault *fault);
 int nvs_device_of_stream(const struct nvs_device *device, void *stream, int *id,
                          struct nvs_fault *fault);
 
+/* nvs_select(): a row that was launched on the device before is known to be in this build. */
+const struct nvs_kernel *
+nvs_device_select(const struct nvs_device *device, const struct nvs_problem *problem);
+
 /* Queue one kernel. Loads it first if this is its first launch on the device; safe while a stream
  * is capturing. The current context is afterwards what it was. */
 int

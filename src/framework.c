@@ -5,6 +5,8 @@
  */
 #include "nvfp4sparse.h"
 
+#include "cupy_array.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -125,7 +127,10 @@ nvs_type_info(struct nvs_state *state, PyTypeObject *type, struct nvs_type_info 
             return 0;
         }
     }
-    if (find_exchange_api(type, &info->api) < 0 || find_framework(type, &info->framework) < 0) {
+    info->is_cupy_array = false;
+    if (find_exchange_api(type, &info->api) < 0 || find_framework(type, &info->framework) < 0 ||
+        (info->framework == NVS_FRAMEWORK_CUPY &&
+         nvs_cupy_find(state, type, &info->is_cupy_array) < 0)) {
         return -1;
     }
     /* A type without an answer may get one later: PyTorch 2.4 to 2.9 when an add-on is imported. */

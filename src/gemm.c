@@ -7,6 +7,8 @@
 
 #include "gemm_cpu.h"
 
+#include <string.h>
+
 const char *const nvs_argument_names[NVS_ARGUMENTS] = {
     [NVS_A_VALS] = "a_vals", [NVS_A_META] = "a_meta",       [NVS_A_SCALE] = "a_scale",
     [NVS_B_FP4] = "b_fp4",   [NVS_B_SCALE] = "b_scale",     [NVS_OUT] = "out",
@@ -86,7 +88,7 @@ import_tensor(struct nvs_state *state, struct nvs_call *call, enum nvs_argument 
     if (tensor->imported) {
         return 0;
     }
-    return nvs_tensor_import(object, name, &call->stream, tensor) < 0
+    return nvs_tensor_import(state, object, name, &call->stream, tensor) < 0
                ? -1
                : nvs_check_device(call, which);
 }
@@ -99,7 +101,7 @@ import_inputs(struct nvs_state *state, struct nvs_call *call)
     const char *name = nvs_argument_names[NVS_A_VALS];
     if (nvs_tensor_open(state, arguments[NVS_A_VALS], name, first) < 0 ||
         nvs_resolve_stream(state, arguments[NVS_STREAM], first, &call->stream) < 0 ||
-        nvs_tensor_import(arguments[NVS_A_VALS], name, &call->stream, first) < 0) {
+        nvs_tensor_import(state, arguments[NVS_A_VALS], name, &call->stream, first) < 0) {
         return -1;
     }
     for (int i = NVS_A_META; i < NVS_INPUTS; i++) {
@@ -171,7 +173,8 @@ select_kernel(const struct nvs_state *state, struct nvs_call *call)
         }
     }
     else {
-        call->kernel = nvs_select(problem);
+        call->kernel = call->device ? nvs_device_select(call->device, problem)
+                                    : nvs_select(problem);
     }
     if (call->kernel == NULL) {
         struct nvs_fault fault;
@@ -200,6 +203,15 @@ run(struct nvs_call *call)
     Py_BEGIN_ALLOW_THREADS result = nvs_device_launch(call->device, call->kernel, call->grid,
                                                       call->stream.handle, &call->args, &fault);
     Py_END_ALLOW_THREADS return result < 0 ? nvs_raise_fault(&fault) : 0;
+}
+
+void
+nvs_clear(struct nvs_call *call)
+{
+    memset(call, 0, offsetof(struct nvs_call, tensors));
+    for (int i = 0; i < NVS_TENSORS; i++) {
+        memset(&call->tensors[i], 0, offsetof(struct nvs_tensor, shape));
+    }
 }
 
 int
@@ -233,9 +245,10 @@ PyObject *
 nvs_sparse_gemm(PyObject *module, PyObject *const *arguments, Py_ssize_t count, PyObject *keywords)
 {
     struct nvs_state *state = PyModule_GetState(module);
-    struct nvs_call call = {.out_dtype = -1};
+    struct nvs_call call;
     PyObject *out = NULL;
     PyObject *result = NULL;
+    nvs_clear(&call);
     if (nvs_parse(state, &call, arguments, count, keywords) < 0 ||
         nvs_call_jax(state, &call, &result) < 0 || result != NULL) {
         return result;

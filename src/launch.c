@@ -193,6 +193,17 @@ launch_on_device(const struct nvs_device *device, const struct nvs_kernel *kerne
     return result < 0 ? result : left;
 }
 
+const struct nvs_kernel *
+nvs_device_select(const struct nvs_device *device, const struct nvs_problem *problem)
+{
+    struct nvs_problem in_any_build = *problem;
+    in_any_build.built = false;
+    const struct nvs_kernel *first = nvs_select(&in_any_build);
+    bool is_loaded = first != NULL && atomic_load_explicit(&device->kernels[first - nvs_kernels],
+                                                           memory_order_relaxed) != NULL;
+    return is_loaded ? first : nvs_select(problem);
+}
+
 int
 nvs_device_launch(struct nvs_device *device, const struct nvs_kernel *kernel, struct nvs_grid grid,
                   void *stream, const struct nvs_gemm_args *args, struct nvs_fault *fault)

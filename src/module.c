@@ -86,9 +86,10 @@ PyDoc_STRVAR(
     "i = j modulo 256 * blocks. ValueError, RuntimeError.");
 
 PyDoc_STRVAR(time_launches_doc,
-             "time_launches($module, arguments, calls, /)\n--\n\n"
+             "time_launches($module, arguments, calls, in_calls=False, /)\n--\n\n"
              "Nanoseconds of cuLaunchKernelEx alone (on the CPU: of the product), one number for\n"
-             "each of `calls` launches of what sparse_gemm(*arguments) launches.");
+             "each of `calls` launches of what sparse_gemm(*arguments) launches. in_calls: with\n"
+             "all that a call does before its launch, untimed, before each; else once.");
 
 PyDoc_STRVAR(time_preparation_doc,
              "time_preparation($module, arguments, calls, /)\n--\n\n"
@@ -171,6 +172,7 @@ module_traverse(PyObject *module, visitproc visit, void *arg)
     struct nvs_state *state = PyModule_GetState(module);
     Py_VISIT(state->exporter_type);
     Py_VISIT(atomic_load(&state->frameworks));
+    Py_VISIT(atomic_load(&state->cupy_facts));
     for (int i = 0; i < NVS_OUT_DTYPES; i++) {
         Py_VISIT(atomic_load(&state->torch_keywords[i]));
     }
@@ -194,6 +196,7 @@ module_clear(PyObject *module)
     Py_CLEAR(state->exporter_type);
     Py_CLEAR(state->bad_pin);
     Py_XDECREF(atomic_exchange(&state->frameworks, NULL));
+    Py_XDECREF(atomic_exchange(&state->cupy_facts, NULL));
     for (int i = 0; i < NVS_OUT_DTYPES; i++) {
         Py_XDECREF(atomic_exchange(&state->torch_keywords[i], NULL));
     }

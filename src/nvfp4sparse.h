@@ -53,6 +53,7 @@ struct nvs_state {
     PyObject *bad_pin;               /* its text, where it names no kernel */
     _Atomic(struct nvs_known_type *) types[NVS_KNOWN_TYPES]; /* filled from the front */
     _Atomic(PyObject *) torch_keywords[NVS_OUT_DTYPES];      /* {"dtype": torch.bfloat16}, ... */
+    _Atomic(PyObject *) cupy_facts; /* a tuple, once a cupy.ndarray came (cupy_array.c) */
 };
 
 /* Whose stream the call works on. */
@@ -65,7 +66,6 @@ struct nvs_stream {
 /* All that is known of one call of sparse_gemm(). */
 struct nvs_call {
     PyObject *arguments[NVS_ARGUMENTS]; /* borrowed; NULL: not given, or None */
-    struct nvs_tensor tensors[NVS_TENSORS];
     bool out_is_new;
     bool alpha_is_tensor;
     int out_dtype; /* enum nvs_out_dtype, or -1: not asked for */
@@ -75,12 +75,14 @@ struct nvs_call {
     struct nvs_problem problem;
     struct nvs_gemm_args args;
     struct nvs_grid grid;
+    struct nvs_tensor tensors[NVS_TENSORS];
 };
 
-/* gemm.c: the call in steps, for a call that is zero but for out_dtype = -1. nvs_prepare() does all
- * between parsing and launching; *out is a new reference, or NULL; nvs_release() must follow. */
+/* gemm.c: the call in steps, nvs_clear() first. nvs_prepare() does all between parsing and
+ * launching; *out is a new reference, or NULL; nvs_release() must follow. */
 PyObject *
 nvs_sparse_gemm(PyObject *module, PyObject *const *arguments, Py_ssize_t count, PyObject *keywords);
+void nvs_clear(struct nvs_call *call);
 int nvs_parse(struct nvs_state *state, struct nvs_call *call, PyObject *const *arguments,
               Py_ssize_t count, PyObject *keywords);
 int nvs_prepare(struct nvs_state *state, struct nvs_call *call, PyObject **out);
@@ -100,25 +102,19 @@ const char *nvs_framework_name(enum nvs_framework framework);
  * exception. numpy.c: arrays that do not export DLPack. torch_tensor.c: what DLPack hides. */
 int nvs_tensor_open(struct nvs_state *state, PyObject *object, const char *name,
                     struct nvs_tensor *tensor);
-int nvs_tensor_import(PyObject *object, const char *name, const struct nvs_stream *stream,
-                      struct nvs_tensor *tensor);
+int nvs_tensor_import(struct nvs_state *state, PyObject *object, const char *name,
+                      const struct nvs_stream *stream, struct nvs_tensor *tensor);
 void nvs_tensor_release(struct nvs_tensor *tensor);
 int nvs_numpy_import(PyObject *array, const char *name, struct nvs_tensor *tensor);
 int nvs_torch_check_grad(struct nvs_state *state, PyObject *object, const char *name,
                          const struct nvs_tensor *tensor);
 int nvs_torch_no_memory(const char *name);
 
-/* layout.c: reads a DLTensor into a tensor; and how errors put tensors into words. */
-int nvs_tensor_read(const DLTensor *source, uint64_t flags, const char *name,
-                    struct nvs_tensor *tensor);
-int nvs_tensor_set_device(DLDevice device, const char *name, struct nvs_tensor *tensor);
-void nvs_shape_text(const int64_t *extents, int count, char text[NVS_TEXT_SIZE]);
-void nvs_dtype_text(DLDataType dtype, char text[NVS_TEXT_SIZE]);
-void nvs_device_text(DLDevice device, char text[NVS_TEXT_SIZE]);
-
-/* stream.c */
+/* stream.c: ours for a call; whether it is the current one of the tensor's framework; whether one
+ * that was given is of the right device. */
 int nvs_resolve_stream(struct nvs_state *state, PyObject *argument, const struct nvs_tensor *first,
                        struct nvs_stream *stream);
+bool nvs_is_own_stream(const struct nvs_stream *stream, const struct nvs_tensor *tensor);
 int nvs_check_stream(const struct nvs_call *call);
 
 /* check.c, check_out.c: tensors -> call->args and call->problem. */

@@ -4,7 +4,7 @@
  *
  *   stream= is given                          that one
  *   a_vals has the exchange API (PyTorch)     its framework's current stream of the device
- *   a_vals from CuPy, or an older PyTorch     the same, asked in Python
+ *   a_vals from CuPy, or an older PyTorch     the same, asked through Python
  *   a_vals from elsewhere (JAX, ...)          the legacy default stream
  *
  * Producers that are asked through __dlpack__ are told the stream (tensor.c), and so order their
@@ -12,6 +12,7 @@
  */
 #include "nvfp4sparse.h"
 
+#include "cupy_array.h"
 #include "driver.h"
 
 /* A stream handle out of a Python int. Returns -1 for what cannot be one. */
@@ -75,6 +76,20 @@ done:
     return result;
 }
 
+/* The handle of a framework's current stream as a new int. */
+static PyObject *
+ask_framework(struct nvs_state *state, const struct nvs_tensor *first)
+{
+    int id = (int)first->device.device_id;
+    if (first->info.is_cupy_array) {
+        return nvs_cupy_current_stream(state, id);
+    }
+    PyObject *module = nvs_frameworks(state);
+    return module ? PyObject_CallMethod(module, "current_stream", "si",
+                                        nvs_framework_name(first->info.framework), id)
+                  : NULL;
+}
+
 static int
 current_stream(struct nvs_state *state, const struct nvs_tensor *first, struct nvs_stream *stream)
 {
@@ -93,11 +108,7 @@ current_stream(struct nvs_state *state, const struct nvs_tensor *first, struct n
     }
     if (first->info.framework == NVS_FRAMEWORK_TORCH ||
         first->info.framework == NVS_FRAMEWORK_CUPY) {
-        PyObject *module = nvs_frameworks(state);
-        PyObject *number = module ? PyObject_CallMethod(module, "current_stream", "si",
-                                                        nvs_framework_name(first->info.framework),
-                                                        (int)first->device.device_id)
-                                  : NULL;
+        PyObject *number = ask_framework(state, first);
         if (number == NULL) {
             return -1;
         }
@@ -131,6 +142,13 @@ nvs_resolve_stream(struct nvs_state *state, PyObject *argument, const struct nvs
     }
     return PyLong_Check(argument) ? handle_from_int(argument, stream)
                                   : handle_from_object(argument, stream);
+}
+
+bool
+nvs_is_own_stream(const struct nvs_stream *stream, const struct nvs_tensor *tensor)
+{
+    return !stream->given && stream->owner != NVS_FRAMEWORK_OTHER &&
+           stream->owner == tensor->info.framework;
 }
 
 int

@@ -5,13 +5,16 @@
  *
  *   1. the exchange API's non-owning conversion: nothing to give back,
  *   2. its owning conversion: a deleter to call,
- *   3. __dlpack__(), versioned if the producer can, else legacy: a capsule to take over,
- *   4. for NumPy arrays of types that DLPack export refuses: the buffer protocol (numpy.c).
+ *   3. for CuPy's arrays on CuPy's stream: their attributes (cupy_array.c),
+ *   4. __dlpack__(), versioned if the producer can, else legacy: a capsule to take over,
+ *   5. for NumPy arrays of types that DLPack export refuses: the buffer protocol (numpy.c).
  *
  * A capsule is renamed when we take its tensor over; before that its own destructor would free
  * the tensor, afterwards nvs_tensor_release() does.
  */
 #include "nvfp4sparse.h"
+
+#include "cupy_array.h"
 
 #include <stdlib.h>
 
@@ -136,7 +139,8 @@ nvs_tensor_open(struct nvs_state *state, PyObject *object, const char *name,
                    ? nvs_torch_check_grad(state, object, name, tensor)
                    : 0;
     }
-    return query_device(object, name, tensor);
+    return tensor->info.is_cupy_array ? nvs_cupy_open(state, object, name, tensor)
+                                      : query_device(object, name, tensor);
 }
 
 /* The keywords of __dlpack__: the stream where there is one to tell, and our version. */
@@ -149,11 +153,10 @@ export_keywords(const struct nvs_stream *stream, const struct nvs_tensor *tensor
         return NULL;
     }
     if (tensor->device.device_type == kDLCUDA) {
-        bool is_its_own = !stream->given && stream->owner != NVS_FRAMEWORK_OTHER &&
-                          stream->owner == tensor->info.framework;
         /* DLPack: -1 asks for no waiting, 1 is the legacy default stream, 0 is not allowed. */
-        value = is_its_own ? PyLong_FromLong(-1)
-                           : PyLong_FromSize_t(stream->handle ? (size_t)stream->handle : 1);
+        value = nvs_is_own_stream(stream, tensor)
+                    ? PyLong_FromLong(-1)
+                    : PyLong_FromSize_t(stream->handle ? (size_t)stream->handle : 1);
         if (value == NULL || PyDict_SetItemString(keywords, "stream", value) < 0) {
             goto fail;
         }
@@ -237,11 +240,15 @@ take_over(PyObject *capsule, const char *name, struct nvs_tensor *tensor)
 }
 
 int
-nvs_tensor_import(PyObject *object, const char *name, const struct nvs_stream *stream,
-                  struct nvs_tensor *tensor)
+nvs_tensor_import(struct nvs_state *state, PyObject *object, const char *name,
+                  const struct nvs_stream *stream, struct nvs_tensor *tensor)
 {
     if (tensor->imported) {
         return 0;
+    }
+    if (tensor->info.is_cupy_array && nvs_is_own_stream(stream, tensor) &&
+        (nvs_cupy_import(state, object, name, tensor) < 0 || tensor->imported)) {
+        return tensor->imported ? 0 : -1;
     }
     PyObject *capsule = export_capsule(object, name, stream, tensor);
     if (capsule == NULL) {

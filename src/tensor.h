@@ -30,6 +30,7 @@ enum nvs_framework {
 struct nvs_type_info {
     const DLPackExchangeAPI *api; /* NULL: the type has none of major version 1 */
     enum nvs_framework framework;
+    bool is_cupy_array; /* may be read by attributes (cupy_array.c) */
 };
 
 /* What nvs_tensor_release() has to give back. */
@@ -50,7 +51,7 @@ struct nvs_tensor {
     bool imported;
     enum nvs_hold hold;
     void *held;
-    int64_t shape[NVS_MAX_NDIM]; /* elements */
+    int64_t shape[NVS_MAX_NDIM]; /* elements; from here on only where `imported` */
     int64_t strides[NVS_MAX_NDIM];
 };
 
@@ -70,5 +71,14 @@ nvs_tensor_is_empty(const struct nvs_tensor *tensor)
     }
     return false;
 }
+
+/* layout.c: reads a DLTensor into a tensor (-1 with an exception set); and how errors put tensors
+ * into words. `name` is the argument's. */
+int nvs_tensor_read(const DLTensor *source, uint64_t flags, const char *name,
+                    struct nvs_tensor *tensor);
+int nvs_tensor_set_device(DLDevice device, const char *name, struct nvs_tensor *tensor);
+void nvs_shape_text(const int64_t *extents, int count, char text[NVS_TEXT_SIZE]);
+void nvs_dtype_text(DLDataType dtype, char text[NVS_TEXT_SIZE]);
+void nvs_device_text(DLDevice device, char text[NVS_TEXT_SIZE]);
 
 #endif

@@ -13,6 +13,7 @@ import time
 import numpy as np
 import pytest
 
+import fake_cupy
 import xla_fakes
 from cases import random_operands
 from dlpack_fakes import CUDA, CUDA_MANAGED, Legacy, Producer, exchange_type
@@ -252,6 +253,105 @@ def test_a_null_current_stream_is_the_legacy_one():
     assert launch()["device"] == 1
 
 
+# --- CuPy's arrays by their attributes ---
+
+
+def was_asked(array):
+    """The streams that an array's __dlpack__() was told."""
+    return [keywords["stream"] for keywords in array.asked]
+
+
+def test_cupy_arrays():
+    """Nothing of DLPack is called, and the stream is CuPy's current one at the time."""
+    streams = {}
+    kind = fake_cupy.install(streams).ndarray
+    for device, stream in ((0, 0), (1, FAKE.fake_stream(1)), (0, 2), (1, 1), (0, 0)):
+        streams[device] = stream
+        problem = Problem(device, kind).run(alpha=2)
+        problem.check(2)
+        assert (launch()["stream"], launch()["device"]) == (stream, device)
+        arrays = [*problem.operands, problem.out]
+        assert [(was_asked(x), x.devices_asked) for x in arrays] == [([], 0)] * 6
+    alpha = kind(np.full((), 3, np.float32), device=(CUDA, device))
+    Problem(device, kind).run(alpha=alpha).check(3)
+    wide = np.zeros((M, 3 * N), np.float32)
+    problem.out = kind(wide[:, N : 2 * N], device=(CUDA, device))
+    problem.run().check()
+    assert not wide[:, :N].any()
+    assert not wide[:, 2 * N :].any()
+    for shape in ((0, 3, 32), (3, 0, 32)):
+        Problem(device, kind, shape=shape).run()
+
+
+def test_cupy_results():
+    cupy = fake_cupy.install({0: 0})
+    problem = Problem(0, cupy.ndarray)
+    problem.out = sparse_gemm(*problem.operands, out_dtype="float32")
+    assert type(problem.out) is cupy.ndarray
+    assert was_asked(problem.out) == []
+    problem.check()
+    bits = sparse_gemm(*problem.operands)
+    assert (bits.dtype.name, bits.shape) == ("bfloat16", (M, N))
+
+
+def test_cupy_arrays_on_other_streams():
+    """They are told the stream where it is not CuPy's own choice."""
+    kind = fake_cupy.install({0: FAKE.fake_stream(0)}).ndarray
+    given = FAKE.fake_stream(0)
+    problem = Problem(0, kind).run(stream=given)
+    problem.check()
+    assert [was_asked(x) for x in [*problem.operands, problem.out]] == [[given]] * 6
+    theirs = exchange_type(stream=given)
+    problem = Problem(0, kind)
+    problem.operands[0] = theirs(problem.host[0], device=problem.where)
+    problem.run().check()
+    assert launch()["stream"] == given
+    assert [was_asked(x) for x in [*problem.operands[1:], problem.out]] == [[given]] * 5
+
+
+def test_what_only_dlpack_can_tell():
+    """Subclasses, CuPy on AMD's GPUs, other dtypes, strides within an element, many dimensions."""
+    on_amd = Problem(0, fake_cupy.install({0: 0}, is_hip=True).ndarray).run()
+    cupy = fake_cupy.install({0: 0})
+
+    class Subclass(cupy.ndarray):
+        pass
+
+    for problem in (on_amd, Problem(0, Subclass).run()):
+        problem.check()
+        arrays = [*problem.operands, problem.out]
+        assert [(was_asked(x), x.devices_asked) for x in arrays] == [([-1], 1)] * 6
+    problem = Problem(0, cupy.ndarray)
+    for facts, error in (
+        (dict(dtype=np.dtype(np.uint16)), None),
+        (dict(shape=(1,) * 9, strides=(1,) * 9), None),
+        (dict(dtype=np.dtype(np.float32), strides=(64, 4)), "int8 or uint8, got float32"),
+        (dict(dtype=np.dtype(np.float16), strides=(7, 1)), None),
+        (dict(shape=(M, 17)), r"a_meta must have shape \(m, k/4\) = \(5, 16\), got \(5, 17\)"),
+    ):
+        operands = list(problem.operands)
+        operands[1] = cupy.ndarray(problem.host[1], **facts)
+        if error is None:
+            sparse_gemm(*operands, problem.out)
+            assert was_asked(operands[1]) == [-1]
+            continue
+        with pytest.raises((TypeError, ValueError), match=error):
+            sparse_gemm(*operands, problem.out)
+        assert was_asked(operands[1]) == []
+
+
+def test_broken_attributes():
+    """An error of an array's own comes through, and nothing is left behind."""
+    kind = fake_cupy.install({0: 0}).ndarray
+    problem = Problem(0, kind)
+    for facts in (dict(shape=5), dict(shape=("a", 1)), dict(strides=(2**70, 1)), dict(data=None)):
+        operands = list(problem.operands)
+        operands[2] = kind(problem.host[2], **facts)
+        with pytest.raises((SystemError, TypeError, OverflowError, AttributeError)):
+            sparse_gemm(*operands, problem.out)
+    problem.run().check()
+
+
 def test_alpha_tensor():
     problem = Problem()
     alpha = Producer(np.full(1, -3, np.float32), device=(CUDA, 0))
@@ -412,7 +512,11 @@ def test_times_of_a_call():
     assert len(times) == 4
     assert all(t >= 0 for t in times)
     assert calls().count("cuLaunchKernelEx") == 4
+    assert [len(p.capsules) for p in arguments] == [5] * 6
     problem.check()
+    assert len(_C.time_launches(arguments, 4, True)) == 4
+    assert calls().count("cuLaunchKernelEx") == 4
+    assert [len(p.capsules) for p in arguments] == [9] * 6
     FAKE.fake_fail(b"cuLaunchKernelEx", 7)
     with pytest.raises(RuntimeError, match="cuLaunchKernelEx failed: FAKE_ERROR_7"):
         _C.time_launches(arguments, 4)

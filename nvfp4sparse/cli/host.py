@@ -4,6 +4,10 @@
 Each call is timed alone, by time.perf_counter_ns around it, with the garbage collector off and a
 wait for the device every WAIT_EVERY calls, so that a launch never waits for a full queue. Medians.
 On a GPU a call returns when its kernel is queued; on the CPU it has computed, and says so.
+
+The calls of a framework, and the parts of ours that C can time, take turns. A launch is timed
+twice: alone, launch after launch, and in a call, where what comes before it has used the same
+caches and the GPU has waited for as long. "empty call" calls a C function that does nothing.
 """
 
 from __future__ import annotations
@@ -12,8 +16,10 @@ import gc
 import operator
 import time
 from argparse import Namespace
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import partial
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -36,37 +42,73 @@ TIMER = "time.perf_counter_ns around each call"
 GPU_PROBLEM, CPU_PROBLEM = (64, 2048, 2048), (1, 16, 16)
 
 
-def measure(call: Callable[[], Any], wait: Callable[[Any], None], calls: int) -> list[int]:
-    """Return the nanoseconds of each of `calls` calls."""
-    clock = time.perf_counter_ns
-    result = None
-    for _ in range(WARM_UP):
-        result = call()
-    wait(result)
-    found: list[int] = []
+@dataclass
+class Series:
+    """A row of the table and the nanoseconds of its calls so far; take(count) makes `count`."""
+
+    row: HostRow
+    take: Callable[[int], list[int]]
+    found: list[int] = field(default_factory=list)
+
+
+def in_python(call: HostCall) -> Callable[[int], list[int]]:
+    """Return what makes calls from Python and times each."""
+    clock, function, wait = time.perf_counter_ns, call.function, call.wait
+
+    def take(count: int) -> list[int]:
+        found, result = [], None
+        for _ in range(count):
+            begin = clock()
+            result = function()
+            found.append(clock() - begin)
+        wait(result)
+        return found
+
+    return take
+
+
+def in_c(call: HostCall, function: Callable[..., list[int]], *options: Any) -> Callable:
+    """Return what lets a timer of the C module make the calls."""
+
+    def take(count: int) -> list[int]:
+        found = function(call.arguments, count, *options)
+        call.wait(None)
+        return found
+
+    return take
+
+
+def measure(series: Sequence[Series], calls: int) -> None:
+    """Make `calls` calls of each, in turns of WAIT_EVERY, and fill in the rows.
+
+    In turns, since rows are compared, and clocks of processors drift over seconds.
+    """
+    for one in series:
+        one.take(WARM_UP)
     gc.collect()
     gc.disable()
     try:
-        while len(found) < calls:
-            for _ in range(min(WAIT_EVERY, calls - len(found))):
-                begin = clock()
-                result = call()
-                found.append(clock() - begin)
-            wait(result)
+        for turn in range(0, calls, WAIT_EVERY):
+            for one in series:
+                one.found += one.take(min(WAIT_EVERY, calls - turn))
     finally:
         gc.enable()
-    return found
+    for one in series:
+        one.row.add(one.found)
 
 
-def in_c(function: Callable[..., list[int]], call: HostCall, calls: int) -> list[int]:
-    """Return what a timer of the C module finds for the call, in portions as measure() has them."""
-    found: list[int] = []
-    function(call.arguments, WARM_UP)
-    while len(found) < calls:
-        call.wait(None)
-        found += function(call.arguments, min(WAIT_EVERY, calls - len(found)))
-    call.wait(None)
-    return found
+def series_of(call: HostCall, on_gpu: bool) -> Iterator[Series]:
+    """Yield the call and, if C may time it, its parts."""
+    yield Series(HostRow(call.framework, call.name, call.role), in_python(call))
+    if not call.arguments:
+        return
+    launch = "cuLaunchKernelEx" if on_gpu else "product"
+    for name, *timer in (
+        (f"{launch} alone", _C.time_launches),
+        (f"{launch} in a call", _C.time_launches, True),
+        ("preparation", _C.time_preparation),
+    ):
+        yield Series(HostRow(call.framework, name, "part"), in_c(call, *timer))
 
 
 def many_shapes(call: HostCall, problem: Problem, label: str) -> list[int]:
@@ -97,23 +139,19 @@ def many_shapes(call: HostCall, problem: Problem, label: str) -> list[int]:
 
 def rows_of(problem: Problem, on_gpu: bool, label: str, calls: int, seed: int) -> Iterator[HostRow]:
     """Yield a row for every call, for its parts, and for many shapes."""
-    timer = partial(operator.index, 1)
-    yield HostRow("python", "timer alone", "part").add(measure(timer, no_wait, calls))
+    nothing = HostCall("python", "empty call", "part", partial(operator.index, 1), no_wait)
     operands = make_operands(problem, seed)
-    launch = "cuLaunchKernelEx alone" if on_gpu else "product alone, in C"
-    for call in all_calls(operands, problem, on_gpu):
-        if isinstance(call, Absent):
-            yield HostRow(call.framework, "", "", status=f"not run: {call.reason}")
+    for framework, group in groupby(
+        all_calls(operands, problem, on_gpu), operator.attrgetter("framework")
+    ):
+        found = list(group)
+        if isinstance(found[0], Absent):
+            yield HostRow(framework, "", "", status=f"not run: {found[0].reason}")
             continue
-        row = HostRow(call.framework, call.name, call.role)
-        yield row.add(measure(call.function, call.wait, calls))
-        if call.arguments:
-            for name, function in (
-                (launch, _C.time_launches),
-                ("preparation", _C.time_preparation),
-            ):
-                row = HostRow(call.framework, name, "part")
-                yield row.add(in_c(function, call, calls))
+        timer = Series(HostRow(framework, nothing.name, nothing.role), in_python(nothing))
+        series = [timer, *(one for call in found for one in series_of(call, on_gpu))]
+        measure(series, calls)
+        yield from (one.row for one in series)
     shapes = Problem(SHAPES, problem.n, problem.k)
     for call in all_calls(make_operands(shapes, seed), shapes, on_gpu):
         if isinstance(call, HostCall) and call.arguments:
