@@ -101,7 +101,7 @@ swap_index_bits(uint32_t metadata)
 
 static constexpr uint32_t TABLE_BYTES = 65536;
 
-/* Thread t < 256 writes entry t; a barrier must follow. */
+/* Writes entry t < 256; a barrier must follow. */
 NVS_DEVICE void
 write_table_entry(uint32_t table, uint32_t t)
 {
@@ -109,6 +109,23 @@ write_table_entry(uint32_t table, uint32_t t)
 #pragma unroll
     for (uint32_t j = 0; j < 8; ++j) /* neighbours start at different banks */
         st_shared_v4(table + 256 * t + ((j + t) & 7u) * 16, f16x2, f16x2, f16x2, f16x2);
+}
+
+/* Writes entries t and t + 128, t < 128, for a kernel that waits for the table's instructions as
+ * well: the second entry is the first with the high code's sign, 128 entries on, and an XOR takes
+ * neighbours to different banks with one instruction an address. A barrier must follow. */
+NVS_DEVICE void
+write_two_table_entries(uint32_t table, uint32_t t)
+{
+    const uint32_t plus = (t & 7u) << 9 | (t & 8u) << 12 | (t & 0x70u) << 21;
+    const uint32_t minus = plus | 0x80000000u;
+    const uint32_t entry = table + 256 * t + (t & 7u) * 16;
+#pragma unroll
+    for (uint32_t j = 0; j < 8; ++j)
+        st_shared_v4(entry ^ j * 16, plus, plus, plus, plus);
+#pragma unroll
+    for (uint32_t j = 0; j < 8; ++j)
+        st_shared_v4((entry ^ j * 16) + TABLE_BYTES / 2, minus, minus, minus, minus);
 }
 
 /* PRMT selector for byte i of a word of codes against lane_entry = table + 4 * lane. */

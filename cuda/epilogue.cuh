@@ -27,6 +27,16 @@ load_args(const nvs_gemm_args &args)
     return x;
 }
 
+/* The same for what the loads of B need, and nothing else. */
+NVS_DEVICE nvs_gemm_args
+load_b_args(const nvs_gemm_args &args)
+{
+    const nvs_gemm_args x = (&args)[threadIdx.z];
+    asm volatile("" ::"l"(x.b_fp4), "l"(x.b_scale), "r"((uint32_t)x.b_fp4_ld),
+                 "r"((uint32_t)x.b_scale_ld), "r"((uint32_t)x.k), "r"((uint32_t)x.n));
+    return x;
+}
+
 /* Rows of tiles stand along y and z, so that there may be more than 65535. See nvs_grid(). */
 NVS_DEVICE uint32_t
 row_of_tiles(void)

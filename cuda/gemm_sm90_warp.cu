@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Few rows: a block computes 8 * ROW_GROUPS rows x 16 columns of C. All its threads copy a stage
- * of 2048 columns of K to shared memory, then each of its 8 warps decodes 256 of them straight
- * into MMA fragments; the warps meet again only to add their sums. More rows are more blocks.
+ * Few rows: a block computes 8 * ROW_GROUPS rows x 16 columns of C. Its threads copy a stage of
+ * 2048 columns of K to shared memory, then each of its 8 warps decodes 256 of them straight into
+ * MMA fragments; the warps meet again only to add their sums. More rows are more blocks.
  *
  * K inside a warp's 256 columns is permuted so that one 16-byte load of a_vals is a lane's share:
  * lane q of a quad owns segment q, the columns 64q .. 64q + 63. Step (i, s) of the 8 sparse k32
@@ -37,30 +37,30 @@ struct stage { /* byte offsets of one stage's parts in shared memory */
     static_assert(1024 + BYTES <= TABLE_BYTES, "a stage fits before the table");
 };
 
-/* What a kernel takes. ONE_STAGE is straight-line code: a jump over instructions that are not there
- * yet costs more than many instructions. */
-enum form {
-    ONE_STAGE,  /* aligned rows, K up to a stage */
-    LONG_K,     /* aligned rows, any K */
-    ANY_ADDRESS /* any K and rows at any address */
-};
-
-template <int ROW_GROUPS>
+/* COLUMNS of K from k0 on to the stage's columns from `at` on, by COPIERS threads. */
+template <int ROW_GROUPS, int COPIERS, int COLUMNS, int SCALE_CHUNK>
 NVS_DEVICE void
-copy_stage(const nvs_gemm_args &args, uint32_t shared, uint32_t row0, uint32_t column0, uint32_t k0)
+copy_columns(const nvs_gemm_args &args, uint32_t shared, uint32_t row0, uint32_t column0,
+             uint32_t k0, uint32_t at, uint32_t thread)
 {
     using S = stage<ROW_GROUPS>;
+    constexpr int SCALES = COLUMNS / 16 / SCALE_CHUNK;
     const uint32_t k = (uint32_t)args.k, m = (uint32_t)args.m, n = (uint32_t)args.n;
-    copy_rows<THREADS, BLOCK_N, STAGE_K / 32, B_PITCH, 16>(
-        shared + S::B, args.b_fp4, (uint32_t)args.b_fp4_ld, column0, n, k0 / 2, k / 2);
-    copy_rows<THREADS, S::ROWS, STAGE_K / 64, A_PITCH, 16>(
-        shared + S::VALS, args.a_vals, (uint32_t)args.a_vals_ld, row0, m, k0 / 4, k / 4);
-    copy_rows<THREADS, S::ROWS, STAGE_K / 64, A_PITCH, 16>(
-        shared + S::META, args.a_meta, (uint32_t)args.a_meta_ld, row0, m, k0 / 4, k / 4);
-    copy_rows<THREADS, BLOCK_N, STAGE_K / 64, SCALE_PITCH, 4>(
-        shared + S::B_SCALE, args.b_scale, (uint32_t)args.b_scale_ld, column0, n, k0 / 16, k / 16);
-    copy_rows<THREADS, S::ROWS, STAGE_K / 64, SCALE_PITCH, 4>(
-        shared + S::A_SCALE, args.a_scale, (uint32_t)args.a_scale_ld, row0, m, k0 / 16, k / 16);
+    copy_rows<COPIERS, BLOCK_N, COLUMNS / 32, B_PITCH, 16>(shared + S::B + at / 2, args.b_fp4,
+                                                           (uint32_t)args.b_fp4_ld, column0, n,
+                                                           k0 / 2, k / 2, thread);
+    copy_rows<COPIERS, S::ROWS, COLUMNS / 64, A_PITCH, 16>(shared + S::VALS + at / 4, args.a_vals,
+                                                           (uint32_t)args.a_vals_ld, row0, m,
+                                                           k0 / 4, k / 4, thread);
+    copy_rows<COPIERS, S::ROWS, COLUMNS / 64, A_PITCH, 16>(shared + S::META + at / 4, args.a_meta,
+                                                           (uint32_t)args.a_meta_ld, row0, m,
+                                                           k0 / 4, k / 4, thread);
+    copy_rows<COPIERS, BLOCK_N, SCALES, SCALE_PITCH, SCALE_CHUNK>(
+        shared + S::B_SCALE + at / 16, args.b_scale, (uint32_t)args.b_scale_ld, column0, n, k0 / 16,
+        k / 16, thread);
+    copy_rows<COPIERS, S::ROWS, SCALES, SCALE_PITCH, SCALE_CHUNK>(
+        shared + S::A_SCALE + at / 16, args.a_scale, (uint32_t)args.a_scale_ld, row0, m, k0 / 16,
+        k / 16, thread);
 }
 
 template <int ROW_GROUPS>
@@ -230,62 +230,114 @@ reduce_and_store(const nvs_gemm_args &args, uint32_t shared, uint32_t row0, uint
     }
 }
 
-template <int ROW_GROUPS, form FORM>
-NVS_DEVICE void
-gemm(const nvs_gemm_args &parameters)
+/* The tile and its parts of shared memory: the table stands at a multiple of 64 KB, the first stage
+ * before it and the rest behind. */
+struct block_place {
+    uint32_t row0, column0;
+    uint32_t stage, table, sums, other_stage; /* the last one relative to the first */
+};
+
+template <int ROW_GROUPS>
+NVS_DEVICE block_place
+place_block(void)
 {
-    const nvs_gemm_args args = load_args(parameters);
     using S = stage<ROW_GROUPS>;
     extern __shared__ __align__(128) uint8_t dynamic_shared[];
-    const uint32_t shared = shared_address(dynamic_shared), k = (uint32_t)args.k;
-    const uint32_t table = (shared + S::BYTES + TABLE_BYTES - 1) & ~(TABLE_BYTES - 1);
-    const uint32_t sums = table + TABLE_BYTES, other_stage = sums + S::SUM_BYTES - shared;
-    const uint32_t row0 = row_of_tiles() * S::ROWS, column0 = blockIdx.x * BLOCK_N;
+    block_place at;
+    at.row0 = row_of_tiles() * S::ROWS;
+    at.column0 = blockIdx.x * BLOCK_N;
+    at.stage = shared_address(dynamic_shared);
+    at.table = (at.stage + S::BYTES + TABLE_BYTES - 1) & ~(TABLE_BYTES - 1);
+    at.sums = at.table + TABLE_BYTES;
+    at.other_stage = at.sums + S::SUM_BYTES - at.stage;
+    return at;
+}
+
+/* K in whole warps' shares, up to a stage; scales by aligned 16 bytes. Each half of the warps copies
+ * the half of K that it multiplies, so it waits for no other's copies. The second half writes the
+ * table before it copies: the first decodes while the second's operands are still on their way.
+ *
+ * One barrier a half, named 1 + half, stands for all that the half reads. The first half's counts
+ * the second too, which arrives once the table is written and goes on to its copies; the second
+ * half's own threads wrote the table, so it meets alone.
+ *
+ * Straight-line code: a jump over instructions that are not there yet costs more than many
+ * instructions. */
+template <int ROW_GROUPS>
+NVS_DEVICE void
+gemm_one_stage(const nvs_gemm_args &parameters)
+{
+    constexpr int HALF = THREADS / 2, HALF_K = STAGE_K / 2;
+    const nvs_gemm_args args = load_args(parameters);
+    const block_place block = place_block<ROW_GROUPS>();
+    const uint32_t half = threadIdx.x / HALF, thread = threadIdx.x % HALF;
+    if (half == 1) {
+        write_two_table_entries(block.table, thread);
+        bar_arrive(1, THREADS);
+    }
+    copy_columns<ROW_GROUPS, HALF, HALF_K, 16>(args, block.stage, block.row0, block.column0,
+                                               half * HALF_K, half * HALF_K, thread);
+    cp_async_commit_group();
+    const lane_place at = place_lane<ROW_GROUPS>(block.stage, block.table);
+    float sum[(ROW_GROUPS + 1) / 2][N_TILES][4] = {};
+    cp_async_wait_group(0);
+    bar_sync(1 + half, half == 0 ? THREADS : HALF);
+    multiply<ROW_GROUPS>(at, 0, sum);
+    reduce_and_store<ROW_GROUPS>(args, block.sums, block.row0, block.column0, sum);
+}
+
+/* Any K, a stage behind the other; rows aligned to 16 bytes, scales to 4, or any address. */
+template <int ROW_GROUPS, bool ALIGNED>
+NVS_DEVICE void
+gemm_long(const nvs_gemm_args &parameters)
+{
+    const nvs_gemm_args args = load_args(parameters);
+    const block_place block = place_block<ROW_GROUPS>();
     const auto copy = [&](uint32_t to, uint32_t k0) {
-        if (FORM == ANY_ADDRESS)
-            copy_stage_bytewise<ROW_GROUPS>(args, to, row0, column0, k0);
+        if (ALIGNED)
+            copy_columns<ROW_GROUPS, THREADS, STAGE_K, 4>(args, to, block.row0, block.column0, k0,
+                                                          0, threadIdx.x);
         else
-            copy_stage<ROW_GROUPS>(args, to, row0, column0, k0);
+            copy_stage_bytewise<ROW_GROUPS>(args, to, block.row0, block.column0, k0);
         cp_async_commit_group();
     };
-    copy(shared, 0);
-    write_table_entry(table, threadIdx.x);
-    const lane_place at = place_lane<ROW_GROUPS>(shared, table);
+    copy(block.stage, 0);
+    write_table_entry(block.table, threadIdx.x);
+    const lane_place at = place_lane<ROW_GROUPS>(block.stage, block.table);
     float sum[(ROW_GROUPS + 1) / 2][N_TILES][4] = {};
     uint32_t stage_offset = 0;
-    if (FORM != ONE_STAGE)
-        for (uint32_t next = STAGE_K; next < k; next += STAGE_K) {
-            copy(shared + (stage_offset ^ other_stage), next);
-            cp_async_wait_group(1);
-            __syncthreads();
-            multiply<ROW_GROUPS>(at, stage_offset, sum);
-            __syncthreads();
-            stage_offset ^= other_stage;
-        }
+    for (uint32_t next = STAGE_K; next < (uint32_t)args.k; next += STAGE_K) {
+        copy(block.stage + (stage_offset ^ block.other_stage), next);
+        cp_async_wait_group(1);
+        __syncthreads();
+        multiply<ROW_GROUPS>(at, stage_offset, sum);
+        __syncthreads();
+        stage_offset ^= block.other_stage;
+    }
     cp_async_wait_group(0);
     __syncthreads();
     multiply<ROW_GROUPS>(at, stage_offset, sum);
-    reduce_and_store<ROW_GROUPS>(args, sums, row0, column0, sum);
+    reduce_and_store<ROW_GROUPS>(args, block.sums, block.row0, block.column0, sum);
 }
 
 /* Dynamic shared memory starts 1 KB into the block's own on compute capability 9.0, so the table
- * stands at 64 KB, the first stage before it and the rest behind. */
-template <int ROW_GROUPS, form FORM>
+ * stands at 64 KB. */
+template <int ROW_GROUPS, int STAGES>
 constexpr int SHARED_BYTES = 2 * TABLE_BYTES - 1024 + stage<ROW_GROUPS>::SUM_BYTES +
-                             (FORM == ONE_STAGE ? 0 : stage<ROW_GROUPS>::BYTES);
+                             (STAGES - 1) * stage<ROW_GROUPS>::BYTES;
 
-#define KERNEL(NAME, ROW_GROUPS, FORM, SHARED)                                                     \
-    static_assert(SHARED_BYTES<ROW_GROUPS, FORM> == SHARED, "gemm_args.h");                        \
+/* The function stands last, for the comma in its name. */
+#define KERNEL(NAME, ROW_GROUPS, STAGES, SHARED, ...)                                              \
+    static_assert(SHARED_BYTES<ROW_GROUPS, STAGES> == SHARED, "gemm_args.h");                      \
     extern "C" __global__ void __launch_bounds__(THREADS, 1)                                       \
         NAME(const __grid_constant__ nvs_gemm_args args)                                           \
     {                                                                                              \
-        gemm<ROW_GROUPS, FORM>(args);                                                              \
+        __VA_ARGS__(args);                                                                         \
     }
 
-KERNEL(nvs_gemm_sm90_m8, 1, ONE_STAGE, NVS_SM90_M8_SHARED)
-KERNEL(nvs_gemm_sm90_m8_long, 1, LONG_K, NVS_SM90_M8_LONG_SHARED)
-KERNEL(nvs_gemm_sm90_m16, 2, ONE_STAGE, NVS_SM90_M16_SHARED)
-KERNEL(nvs_gemm_sm90_m16_long, 2, LONG_K, NVS_SM90_M16_LONG_SHARED)
-KERNEL(nvs_gemm_sm90_m32, 4, ONE_STAGE, NVS_SM90_M32_SHARED)
-KERNEL(nvs_gemm_sm90_m32_long, 4, LONG_K, NVS_SM90_M32_LONG_SHARED)
-KERNEL(nvs_gemm_sm90_m32_any, 4, ANY_ADDRESS, NVS_SM90_M32_LONG_SHARED)
+KERNEL(nvs_gemm_sm90_m8, 1, 1, NVS_SM90_M8_SHARED, gemm_one_stage<1>)
+KERNEL(nvs_gemm_sm90_m8_long, 1, 2, NVS_SM90_M8_LONG_SHARED, gemm_long<1, true>)
+KERNEL(nvs_gemm_sm90_m16, 2, 1, NVS_SM90_M16_SHARED, gemm_one_stage<2>)
+KERNEL(nvs_gemm_sm90_m16_long, 2, 2, NVS_SM90_M16_LONG_SHARED, gemm_long<2, true>)
+KERNEL(nvs_gemm_sm90_m32_long, 4, 2, NVS_SM90_M32_LONG_SHARED, gemm_long<4, true>)
+KERNEL(nvs_gemm_sm90_m32_any, 4, 2, NVS_SM90_M32_LONG_SHARED, gemm_long<4, false>)

@@ -26,7 +26,7 @@ struct shape {
     /* Byte offsets: decoded B tiles (1024-aligned), sums, what the other block sends, raw stages. */
     static constexpr int SLAB_BYTES = BN * 128, TILE_BYTES = SLABS * SLAB_BYTES;
     static constexpr int VECTORS = BN / 8; /* float4 that a thread holds of the tile */
-    static constexpr int OWN = VECTORS / WG_K;
+    static constexpr int OWN = VECTORS / WG_K, OWNERS = WG_K, LANE_ROWS = 2;
     static constexpr int VECTOR_BYTES = PART_THREADS * 16;
     static constexpr int SUMS = WG_K * DEPTH * TILE_BYTES;
     static constexpr int RECEIVED = SUMS + WG_K * VECTORS * VECTOR_BYTES;
@@ -75,7 +75,7 @@ copy_stage(const nvs_gemm_args &args, uint32_t raw, uint32_t row0, uint32_t colu
 }
 
 NVS_DEVICE void
-load_a(uint32_t vals, uint32_t scale, a_share &a)
+load_a(uint32_t vals, uint32_t scale, a_share<2> &a)
 {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
@@ -119,7 +119,7 @@ place_thread(uint32_t shared)
 
 /* Superslab d of this part. */
 NVS_DEVICE void
-multiply(const place &at, uint32_t stage_offset, int d, float (&sum)[4 * shape::VECTORS])
+multiply(const place &at, uint32_t stage_offset, int d, float (&sum)[shape::BN / 2])
 {
     const uint32_t part = threadIdx.x / shape::PART_THREADS,
                    tile = d * shape::WG_K * shape::TILE_BYTES;
@@ -127,11 +127,11 @@ multiply(const place &at, uint32_t stage_offset, int d, float (&sum)[4 * shape::
     const uint4 raw[2] = {ld_shared_v4(codes), ld_shared_v4(codes + SEGMENT / 2)};
     const uint2 words = ld_shared_v2(at.b_scale + stage_offset + d * (shape::GROUP_K / 16));
     decode_b<shape::BN>(raw, words, at.tile + tile, at.b);
-    a_share a;
+    a_share<2> a;
     load_a(at.vals + stage_offset + d * (shape::GROUP_K / 4),
            at.a_scale + stage_offset + d * (shape::GROUP_K / 16), a);
-    multiply_superslab<shape::BN>(a, at.transpose, at.descriptor + (tile >> 4), 1 + part,
-                                  shape::PART_THREADS, sum);
+    multiply_superslab<shape::BN, 2>(a, at.transpose, at.descriptor + (tile >> 4), 1 + part,
+                                     shape::PART_THREADS, sum);
 }
 
 extern "C" __global__ void __launch_bounds__(shape::THREADS, 1)
@@ -155,7 +155,7 @@ extern "C" __global__ void __launch_bounds__(shape::THREADS, 1)
     }
     barrier_cluster_arrive_relaxed();
     const place at = place_thread(shared);
-    float sum[4 * shape::VECTORS] = {};
+    float sum[shape::BN / 2] = {};
     uint32_t stage_offset = 0;
     for (uint32_t k0 = rank * shape::STAGE_K;;) {
         k0 += shape::SPLIT * shape::STAGE_K;
@@ -172,15 +172,19 @@ extern "C" __global__ void __launch_bounds__(shape::THREADS, 1)
             __syncthreads();
             multiply(at, stage_offset, d, sum);
         }
-        wgmma_wait_all();
+        wgmma_wait<0>();
         if (!more)
             break;
         stage_offset ^= shape::RAW_BYTES;
         __syncthreads(); /* before the tiles and the older raw stage are written again */
     }
-    const store_place store = place_store<shape>(args, row0, column0, part);
+    const uint32_t thread = threadIdx.x % shape::PART_THREADS;
+    const store_place store = place_store<shape>(args, row0 + thread / 32 * 16 + thread % 32 / 4,
+                                                 column0 + 8 * part * shape::OWN +
+                                                     2 * (thread % 4));
     float4 own[shape::OWN];
     add_parts<shape>(shared + shape::SUMS, shape::VECTORS * shape::VECTOR_BYTES, part, sum, own);
+    barrier_cluster_wait();
     if (add_blocks<shape>(shared + shape::RECEIVED, barrier, rank, part, own))
         store_own<shape>(parameters, store, own);
 }

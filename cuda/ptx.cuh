@@ -153,6 +153,14 @@ bar_sync(int id, int threads)
     asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
+/* A point that ptxas moves nothing across, for one instruction: a performance event that nobody
+ * counts. Left to itself it puts loads behind the address arithmetic of later copies. */
+NVS_DEVICE void
+keep_order(void)
+{
+    asm volatile("pmevent 0;" ::: "memory");
+}
+
 /* ---- clusters ------------------------------------------------------------------------------- */
 
 NVS_DEVICE uint32_t
@@ -266,6 +274,13 @@ cp_async_wait_group(int pending)
         asm volatile("cp.async.wait_group 3;" ::: "memory");
 }
 
+template <int PENDING>
+NVS_DEVICE void
+cp_async_wait_group(void)
+{
+    asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
+}
+
 NVS_DEVICE uint2
 ld_shared_v2(uint32_t address)
 {
@@ -316,4 +331,23 @@ ld_global_nc_v2(const void *address)
     uint2 v;
     asm volatile("ld.global.nc.v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "l"(address));
     return v;
+}
+
+/* Arrives at the barrier without waiting: what this thread wrote before is there for those that
+ * bar_sync() lets go. `threads` counts both kinds. */
+NVS_DEVICE void
+bar_arrive(int id, int threads)
+{
+    asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+
+/* A box of a two-dimensional tensor from column, row on, by one thread; its bytes are reported to
+ * the barrier. What lies outside the tensor arrives as zeros. */
+NVS_DEVICE void
+tma_load(uint32_t shared, const void *map, uint32_t column, uint32_t row, uint32_t barrier)
+{
+    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
+                 "[%0], [%1, {%2, %3}], [%4];" ::"r"(shared),
+                 "l"(map), "r"(column), "r"(row), "r"(barrier)
+                 : "memory");
 }

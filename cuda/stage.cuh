@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Copies of operand rows from global to shared memory by all threads of a block, 128 bytes of a
- * row (whole lines) per group of neighbouring lanes. What lies past the last row or past the end
- * of a row is filled with zeros and never read.
+ * Copies of operand rows from global to shared memory, 128 bytes of a row (whole lines) per group
+ * of neighbouring lanes. What lies past the last row or past the end of a row is filled with zeros
+ * and never read.
  */
 #pragma once
 
@@ -10,15 +10,16 @@
 
 /* The bytes [first, first + CHUNKS * CHUNK) of rows row0 .. row0 + ROWS - 1 to rows of PITCH
  * bytes. A row ends at byte `end`, a multiple of CHUNK away from `first` if less; the rows end at
- * `rows`. Addresses and ld are multiples of CHUNK (16 or 4 bytes), ld is below 2^32. */
+ * `rows`. Addresses and ld are multiples of CHUNK (16 or 4 bytes), ld is below 2^32. Threads 0 to
+ * THREADS - 1 take part, this one is `thread`. */
 template <int THREADS, int ROWS, int CHUNKS, int PITCH, int CHUNK>
 NVS_DEVICE void
 copy_rows(uint32_t shared, const uint8_t *base, uint32_t ld, uint32_t row0, uint32_t rows,
-          uint32_t first, uint32_t end)
+          uint32_t first, uint32_t end, uint32_t thread = threadIdx.x)
 {
-    constexpr int STEP = THREADS / CHUNKS; /* rows that the block copies at a time */
+    constexpr int STEP = THREADS / CHUNKS; /* rows at a time */
     static_assert(STEP * CHUNKS == THREADS, "a chunk keeps its column");
-    const uint32_t chunk = threadIdx.x % CHUNKS, row = threadIdx.x / CHUNKS;
+    const uint32_t chunk = thread % CHUNKS, row = thread / CHUNKS;
     const uint32_t byte = first + chunk * CHUNK;
     const uint32_t to = shared + row * PITCH + chunk * CHUNK;
     const uint8_t *from = base + (uint64_t)(row0 + row) * ld + byte;
@@ -35,7 +36,8 @@ copy_rows(uint32_t shared, const uint8_t *base, uint32_t ld, uint32_t row0, uint
     }
 }
 
-/* The same for any address, any ld and any `end`: byte by byte, and done when it returns. */
+/* The same by all threads of a block for any address, any ld and any `end`: byte by byte, and done
+ * when it returns. */
 template <int THREADS, int ROWS, int BYTES, int PITCH>
 NVS_DEVICE void
 copy_rows_bytewise(uint32_t shared, const uint8_t *base, int64_t ld, uint32_t row0, uint32_t rows,

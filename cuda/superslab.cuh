@@ -57,47 +57,69 @@ decode_b(const uint4 (&raw)[2], uint2 words, uint32_t tile, const b_place &at)
     }
 }
 
-struct a_share { /* rows g and g + 8, this lane's segment */
-    uint4 vals[2], meta[2];
-    uint32_t scale[2][2];
+/* This lane's segment of its ROWS rows of a warp's part of A: g and g + 8, or g alone, and then the
+ * MMA's rows g + 8 are zeros. */
+template <int ROWS>
+struct a_share {
+    uint4 vals[ROWS], meta[ROWS];
+    uint32_t scale[ROWS][2];
 };
 
-/* Slab i of A, both its k32 steps, in the registers that wgmma reads. */
+/* The metadata of all slabs, before any values: a shuffle waits long, and these wait together. */
+template <int ROWS>
 NVS_DEVICE void
-decode_a(const a_share &a, int slab, const quad_transpose &transpose, uint32_t (&step)[2][4],
-         uint32_t &meta)
+decode_metadata(const a_share<ROWS> &a, const quad_transpose &transpose, uint32_t (&meta)[SLABS])
 {
-    meta = swap_index_bits(
-        quad_metadata(word_of(a.meta[0], slab), word_of(a.meta[1], slab), transpose));
+#pragma unroll
+    for (int i = 0; i < SLABS; ++i)
+        meta[i] = swap_index_bits(quad_metadata(
+            word_of(a.meta[0], i), ROWS == 2 ? word_of(a.meta[ROWS - 1], i) : 0, transpose));
+    keep_order();
+}
+
+/* Slab i of A, both its k32 steps, in the registers that wgmma reads. */
+template <int ROWS>
+NVS_DEVICE void
+decode_a(const a_share<ROWS> &a, int slab, uint32_t (&step)[2][4])
+{
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-        uint32_t f[4];
-        decode_neighbours(word_of(a.vals[r], slab), f);
-        const uint32_t scale = broadcast_half(a.scale[r][slab / 2], slab & 1);
+        uint32_t f[4] = {};
+        if (r < ROWS)
+            decode_neighbours(word_of(a.vals[r % ROWS], slab), f);
+        const uint32_t scale = broadcast_half(a.scale[r % ROWS][slab / 2], slab & 1);
 #pragma unroll
         for (int i = 0; i < 4; ++i)
-            step[i / 2][2 * (i % 2) + r] = mul_f16x2(f[i], scale);
+            step[i / 2][2 * (i % 2) + r] = r < ROWS ? mul_f16x2(f[i], scale) : 0;
     }
 }
 
-/* A's four slabs against the part's B tile: eight k32 steps that run on behind. The part's threads
- * meet once, when the first slab of A is ready and so, by then, is the tile. */
+/* A slab of A against the part's B tile: two k32 steps that run on behind. */
 template <int BN>
 NVS_DEVICE void
-multiply_superslab(const a_share &a, const quad_transpose &transpose, uint64_t tile, int barrier,
-                   int threads, float (&sum)[BN / 2])
+multiply_slab(const uint32_t (&step)[2][4], uint64_t slab, uint32_t meta, float (&sum)[BN / 2])
+{
+    wgmma_fence();
+    wgmma_sp_k32<0>(sum, step[0], slab, meta);
+    wgmma_sp_k32<1>(sum, step[1], slab + 4, meta);
+    wgmma_commit_group();
+}
+
+/* A's four slabs against the part's B tile. The part's threads meet once, when the first slab of A
+ * is ready and so, by then, is the tile. */
+template <int BN, int ROWS>
+NVS_DEVICE void
+multiply_superslab(const a_share<ROWS> &a, const quad_transpose &transpose, uint64_t tile,
+                   int barrier, int threads, float (&sum)[BN / 2])
 {
     uint32_t step[SLABS][2][4], meta[SLABS];
+    decode_metadata(a, transpose, meta);
     fence_proxy_async();
 #pragma unroll
     for (int i = 0; i < SLABS; ++i) {
-        decode_a(a, i, transpose, step[i], meta[i]);
+        decode_a(a, i, step[i]);
         if (i == 0)
             bar_sync(barrier, threads);
-        const uint64_t slab = tile + i * (BN * 128 >> 4);
-        wgmma_fence();
-        wgmma_sp_k32<0>(sum, step[i][0], slab, meta[i]);
-        wgmma_sp_k32<1>(sum, step[i][1], slab + 4, meta[i]);
-        wgmma_commit_group();
+        multiply_slab<BN>(step[i], tile + i * (BN * 128 >> 4), meta[i], sum);
     }
 }

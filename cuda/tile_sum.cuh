@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The way of a wgmma tile's sums to C: between the parts of a block, between the two blocks of a
- * cluster, to global memory. A thread holds VECTORS float4; vector v is columns 8v + 2q and 8v + 2q
- * + 1 of rows g and g + 8.
+ * cluster, to global memory. A thread holds VECTORS float4. Where a lane has two rows, g and g + 8,
+ * vector v is columns 8v + 2q and 8v + 2q + 1 of both; where it has one, it is these columns of row
+ * g for 2v and for 2v + 1.
  */
 #pragma once
 
@@ -17,60 +18,71 @@ add(float4 &sum, const float4 &v)
     sum.w += v.w;
 }
 
-/* Adds the parts' sums in part order: this part is left with vectors part * OWN and on. Part p's
- * sums stand at mailbox + p * part_bytes. */
 template <class S>
-NVS_DEVICE void
-add_parts(uint32_t mailbox, uint32_t part_bytes, uint32_t part, const float (&sum)[4 * S::VECTORS],
+NVS_DEVICE float4
+vector_of(const float (&sum)[S::BN / 2], int v)
+{
+    if (S::LANE_ROWS == 2)
+        return make_float4(sum[4 * v], sum[4 * v + 1], sum[4 * v + 2], sum[4 * v + 3]);
+    return make_float4(sum[8 * v], sum[8 * v + 1], sum[8 * v + 4], sum[8 * v + 5]);
+}
+
+/* Adds the parts' sums: OWNERS parts are left with OWN vectors each, from part * OWN on; the other
+ * parts with nothing (false). Part p's sums for the others stand at mailbox + p * part_bytes. */
+template <class S>
+NVS_DEVICE bool
+add_parts(uint32_t mailbox, uint32_t part_bytes, uint32_t part, const float (&sum)[S::BN / 2],
           float4 (&own)[S::OWN])
 {
-    const uint32_t thread = threadIdx.x % S::PART_THREADS * 16;
+    const uint32_t box = mailbox + threadIdx.x % S::PART_THREADS * 16;
 #pragma unroll
-    for (int v = 0; v < S::VECTORS; ++v)
-        st_shared_v4(mailbox + part * part_bytes + v * S::VECTOR_BYTES + thread, sum[4 * v],
-                     sum[4 * v + 1], sum[4 * v + 2], sum[4 * v + 3]);
-    __syncthreads();
+    for (int v = 0; v < S::VECTORS; ++v) {
+        const float4 x = vector_of<S>(sum, v);
+        if (v / S::OWN == part)
+            own[v % S::OWN] = x;
+        else
+            st_shared_v4(box + part * part_bytes + v * S::VECTOR_BYTES, x.x, x.y, x.z, x.w);
+    }
+    bar_sync(0, S::WG_K * S::PART_THREADS);
+    if (part >= S::OWNERS)
+        return false;
 #pragma unroll
-    for (int o = 0; o < S::OWN; ++o) {
-        const uint32_t at = mailbox + (part * S::OWN + o) * S::VECTOR_BYTES + thread;
-        own[o] = ld_shared_v4f(at);
+    for (int o = 0; o < S::OWN; ++o)
 #pragma unroll
         for (int p = 1; p < S::WG_K; ++p)
-            add(own[o], ld_shared_v4f(at + p * part_bytes));
-    }
+            add(own[o], ld_shared_v4f(box + (part ^ p) * part_bytes +
+                                      (part * S::OWN + o) * S::VECTOR_BYTES));
+    return true;
 }
 
 /* Any output type, stride and alignment; not inlined, so as not to stand in the way of the usual
  * case. */
 static __device__ __noinline__ void
-store_vector(const nvs_gemm_args &args, uint32_t row, uint32_t column, float4 v)
+store_pair(const nvs_gemm_args &args, uint32_t row, uint32_t column, float x, float y)
 {
-    store_element(args, row, column, v.x);
-    store_element(args, row, column + 1, v.y);
-    store_element(args, row + 8, column, v.z);
-    store_element(args, row + 8, column + 1, v.w);
+    store_element(args, row, column, x);
+    store_element(args, row, column + 1, y);
 }
 
-/* Where a thread stores; found early, while the sums are still on their way. */
+/* Where a thread stores; found early, while the operands are still on their way. */
 struct store_place {
     uint32_t row, column, rows, columns; /* the first of its own; of C */
-    __nv_bfloat16 *word, *word_below;    /* of row and row + 8 */
+    __nv_bfloat16 *word, *second;        /* of a vector's two pairs */
     float alpha;
     bool words; /* pairs_are_words() */
 };
 
 template <class S>
 NVS_DEVICE store_place
-place_store(const nvs_gemm_args &args, uint32_t row0, uint32_t column0, uint32_t part)
+place_store(const nvs_gemm_args &args, uint32_t row, uint32_t column)
 {
-    const uint32_t thread = threadIdx.x % S::PART_THREADS;
     store_place at;
-    at.row = row0 + thread / 32 * 16 + thread % 32 / 4;
-    at.column = column0 + 8 * part * S::OWN + 2 * (thread % 4);
+    at.row = row;
+    at.column = column;
     at.rows = (uint32_t)args.m;
     at.columns = (uint32_t)args.n;
-    at.word = static_cast<__nv_bfloat16 *>(args.out) + at.row * args.out_stride_m + at.column;
-    at.word_below = at.word + 8 * args.out_stride_m;
+    at.word = static_cast<__nv_bfloat16 *>(args.out) + row * args.out_stride_m + column;
+    at.second = at.word + 8 * (S::LANE_ROWS == 2 ? args.out_stride_m : 1);
     at.alpha = load_alpha(args);
     at.words = pairs_are_words(args);
     return at;
@@ -80,33 +92,36 @@ template <class S>
 NVS_DEVICE void
 store_own(const nvs_gemm_args &parameters, const store_place &at, const float4 (&own)[S::OWN])
 {
-    if (__builtin_expect(at.words, 1)) {
+    constexpr int COLUMNS = 16 / S::LANE_ROWS; /* from one vector to the next */
+    const uint32_t second_row = at.row + (S::LANE_ROWS == 2 ? 8 : 0);
 #pragma unroll
-        for (int o = 0; o < S::OWN; ++o) {
-            const bool inside = at.column + 8 * o < at.columns;
-            if (inside && at.row < at.rows)
-                store_word(at.word + 8 * o, own[o].x, own[o].y, at.alpha);
-            if (inside && at.row + 8 < at.rows)
-                store_word(at.word_below + 8 * o, own[o].z, own[o].w, at.alpha);
+    for (int o = 0; o < S::OWN; ++o) {
+        const uint32_t column = at.column + COLUMNS * o,
+                       second_column = column + (S::LANE_ROWS == 2 ? 0 : 8);
+        if (__builtin_expect(at.words, 1)) {
+            if (at.row < at.rows && column < at.columns)
+                store_word(at.word + COLUMNS * o, own[o].x, own[o].y, at.alpha);
+            if (second_row < at.rows && second_column < at.columns)
+                store_word(at.second + COLUMNS * o, own[o].z, own[o].w, at.alpha);
+        }
+        else {
+            store_pair(parameters, at.row, column, own[o].x, own[o].y);
+            store_pair(parameters, second_row, second_column, own[o].z, own[o].w);
         }
     }
-    else
-#pragma unroll
-        for (int o = 0; o < S::OWN; ++o)
-            store_vector(parameters, at.row, at.column + 8 * o, own[o]);
 }
 
-/* Adds the two blocks' sums in rank order. The lower half of the parts holds what block 0 is to
- * finish, the upper half what block 1 is; false: this thread has sent its share away. */
+/* Adds the two blocks' sums in rank order. The lower half of the owners holds what block 0 is to
+ * finish, the upper half what block 1 is; false: this thread has sent its share away. The blocks
+ * must have met before. */
 template <class S>
 NVS_DEVICE bool
 add_blocks(uint32_t mailbox, uint32_t barrier, uint32_t rank, uint32_t part, float4 (&own)[S::OWN])
 {
-    constexpr int PARTS = S::WG_K / 2; /* that one block finishes */
+    constexpr int PARTS = S::OWNERS / 2; /* that one block finishes */
     const uint32_t owner = part / PARTS;
     const uint32_t slot = mailbox + part % PARTS * S::OWN * S::VECTOR_BYTES +
                           threadIdx.x % S::PART_THREADS * 16;
-    barrier_cluster_wait();
     if (owner != rank) {
         const uint32_t there = mapa(slot, owner), signal = mapa(barrier, owner);
 #pragma unroll

@@ -20,10 +20,12 @@ wgmma_commit_group(void)
     asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
 
+/* Waits until at most PENDING groups are under way. */
+template <int PENDING>
 NVS_DEVICE void
-wgmma_wait_all(void)
+wgmma_wait(void)
 {
-    asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
 }
 
 /* Makes this thread's ordinary writes to shared memory visible to wgmma; a barrier must follow. */

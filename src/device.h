@@ -80,7 +80,8 @@ int nvs_device_time_launch(struct nvs_device *device, const struct nvs_kernel *k
                            int64_t *nanoseconds, struct nvs_fault *fault);
 
 /* The same as nvs_device_launch() for a kernel that is no row of nvs_kernels[]: `slot`, NULL at
- * first, keeps its CUkernel for the device; `args` is its only parameter. */
+ * first, keeps its CUkernel for the device; `args` is its only parameter, and it
+ * has no a_box_rows. */
 int nvs_device_launch_other(const struct nvs_device *device, const struct nvs_kernel *kernel,
                             _Atomic(void *) *slot, struct nvs_grid grid, void *stream,
                             const void *args, struct nvs_fault *fault);

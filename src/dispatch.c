@@ -39,8 +39,14 @@ struct nvs_grid
 nvs_grid(const struct nvs_kernel *kernel, const struct nvs_problem *problem)
 {
     int64_t rows = divide_up(problem->m, kernel->tile_m);
+    int64_t columns = divide_up(problem->n, kernel->tile_n);
+    if (kernel->persistent) {
+        int64_t tiles = rows * columns;
+        bool is_large = problem->sm_count > 0 && tiles > problem->sm_count;
+        return (struct nvs_grid){(unsigned)(is_large ? problem->sm_count : tiles), 1, 1};
+    }
     return (struct nvs_grid){
-        .x = (unsigned)(divide_up(problem->n, kernel->tile_n) * kernel->cluster),
+        .x = (unsigned)(columns * kernel->cluster),
         .y = (unsigned)(rows < NVS_GRID_Y ? rows : NVS_GRID_Y),
         .z = (unsigned)divide_up(rows, NVS_GRID_Y),
     };
@@ -63,6 +69,7 @@ enum misfit {
     OTHER_N,
     LONG_K,
     OTHER_K,
+    NO_K,
     UNALIGNED,
     UNALIGNED_OUT,
     UNALIGNED_SCALES,
@@ -88,6 +95,9 @@ find_misfit(const struct nvs_kernel *kernel, const struct nvs_problem *problem)
     }
     if (problem->k % kernel->k_multiple != 0) {
         return OTHER_K;
+    }
+    if (problem->k == 0 && kernel->a_box_rows > 0) { /* there is no tensor map of nothing */
+        return NO_K;
     }
     if (kernel->kind == NVS_KIND_CPU) {
         return FITS;
@@ -166,6 +176,9 @@ nvs_misfit(const struct nvs_kernel *kernel, const struct nvs_problem *problem)
     case OTHER_K:
         snprintf(text, sizeof(text), "it takes k in multiples of %d, got %" PRId64,
                  kernel->k_multiple, problem->k);
+        return text;
+    case NO_K:
+        snprintf(text, sizeof(text), "it takes k from %d on, got 0", kernel->k_multiple);
         return text;
     case UNALIGNED:
         return "it needs addresses and row strides of a_vals, a_meta, b_fp4 in multiples of 16 "

@@ -38,13 +38,18 @@ struct nvs_kernel {
     int tile_m, tile_n; /* rows and columns of C that one cluster (or block) computes */
     int threads;
     int cluster;      /* blocks that share one tile, along the grid's x; 1: no cluster */
+    bool persistent;  /* blocks walk the tiles, so the grid is no larger than the GPU */
     int shared_bytes; /* dynamic shared memory */
+    int a_box_rows;   /* above 0: A comes by TMA, this many rows in a box, and the kernel takes a
+                         struct nvs_a_maps (gemm_args.h) as well; such a row needs NVS_NEEDS_ALL,
+                         and k = 0 does not fit it */
     const char *when; /* one phrase: what this row is for, and where it was run */
 };
 
 struct nvs_problem {
     enum nvs_device_kind kind;
-    int cc; /* compute capability * 10; 0 for the CPU */
+    int cc;       /* compute capability * 10; 0 for the CPU */
+    int sm_count; /* of the GPU; 0 if there is none in sight: then a grid takes all tiles */
     int64_t m, n, k;
     unsigned aligned; /* enum nvs_needs: what the operands satisfy */
     bool built;       /* only rows whose image is in this build, with code for cc, fit */
@@ -67,7 +72,8 @@ const struct nvs_kernel *nvs_select(const struct nvs_problem *problem);
 void nvs_explain_no_kernel(const struct nvs_problem *problem, char *text, size_t size);
 
 /* Columns of tiles times blocks per cluster along x, rows of tiles along y and z as NVS_GRID_Y in
- * gemm_args.h says. Only for a problem that the row fits. */
+ * gemm_args.h says; of a persistent row all along x, a block per tile or one per SM, whichever
+ * is less. Only for a problem that the row fits. */
 struct nvs_grid {
     unsigned x, y, z;
 };

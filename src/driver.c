@@ -60,6 +60,7 @@ static const struct symbol symbols[] = {
     SYMBOL(KernelSetAttribute, 12000),
     OPTIONAL(FuncLoad, 12040),
     SYMBOL(LaunchKernelEx, 11060),
+    SYMBOL(TensorMapEncodeTiled, 12000),
 };
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;

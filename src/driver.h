@@ -41,6 +41,13 @@ enum {
     CU_EVENT_DISABLE_TIMING = 2,
 
     CU_GET_PROC_ADDRESS_LEGACY_STREAM = 1,
+
+    CU_TENSOR_MAP_DATA_TYPE_UINT8 = 0,
+    CU_TENSOR_MAP_INTERLEAVE_NONE = 0,
+    CU_TENSOR_MAP_SWIZZLE_64B = 2,
+    CU_TENSOR_MAP_SWIZZLE_128B = 3,
+    CU_TENSOR_MAP_L2_PROMOTION_L2_128B = 2,
+    CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE = 0, /* zeros */
 };
 
 /* Handles that stand for the two default streams of the current context. */
@@ -69,6 +76,7 @@ typedef struct {
 
 _Static_assert(sizeof(CUlaunchAttribute) == 72, "CUlaunchAttribute");
 _Static_assert(sizeof(CUlaunchConfig) == 56 || sizeof(void *) != 8, "CUlaunchConfig");
+_Static_assert(sizeof(struct nvs_tensor_map) == 128, "CUtensorMap");
 
 struct nvs_driver {
     CUresult (*GetErrorName)(CUresult error, const char **name);
@@ -103,6 +111,10 @@ struct nvs_driver {
     CUresult (*FuncLoad)(CUfunction function); /* NULL before driver 12.4 */
     CUresult (*LaunchKernelEx)(const CUlaunchConfig *config, CUfunction function, void **params,
                                void **extra);
+    CUresult (*TensorMapEncodeTiled)(struct nvs_tensor_map *map, int type, unsigned rank,
+                                     void *address, const uint64_t *dims, const uint64_t *strides,
+                                     const unsigned *box, const unsigned *steps, int interleave,
+                                     int swizzle, int l2_promotion, int fill);
 };
 
 /* The initialised driver, or NULL with the reason in fault. */

@@ -139,6 +139,7 @@ open_device(struct nvs_call *call)
         return nvs_raise_fault(&fault);
     }
     call->problem.cc = call->device->cc;
+    call->problem.sm_count = call->device->sm_count;
     call->problem.built = true;
     return nvs_check_stream(call);
 }

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The boundary that both compilers read: what a checked call hands to a kernel. No Python.h and
- * no cuda.h here. Every kernel takes one struct nvs_gemm_args by value as its only parameter.
+ * no cuda.h here. Every kernel takes a struct nvs_gemm_args by value, and those whose row in the
+ * table has a_box_rows a struct nvs_a_maps after it; nothing else.
  *
  * C[m, n] = alpha * A[m, k] @ B[n, k]^T, A 2:4 sparse NVFP4, B dense NVFP4.
  */
@@ -22,10 +23,13 @@ enum nvs_shared_bytes {
     NVS_SM90_M8_LONG_SHARED = 163456,
     NVS_SM90_M16_SHARED = 138240,
     NVS_SM90_M16_LONG_SHARED = 177920,
-    NVS_SM90_M32_SHARED = 146432,
     NVS_SM90_M32_LONG_SHARED = 206848,
-    NVS_SM90_M64N32_SHARED = 116736,
-    NVS_SM90_M64N64_SHARED = 186368,
+    NVS_SM90_STREAM8_SHARED = 231808,
+    NVS_SM90_STREAM16_SHARED = 230912,
+    NVS_SM90_M32N32_SHARED = 87040,
+    NVS_SM90_M64N32_SHARED = 107520,
+    NVS_SM90_M64N64_SHARED = 177152,
+    NVS_SM90_M128N64_SHARED = 222208,
     NVS_SM90_M64N32_LONG_SHARED = 218112,
 };
 
@@ -56,6 +60,26 @@ struct nvs_gemm_args {
     const float *alpha_ptr; /* one float on the operands' device, or NULL: use alpha */
     float alpha;
     int32_t out_dtype; /* enum nvs_out_dtype */
+};
+
+/* A tensor map as the driver encodes it (its CUtensorMap): 128 opaque bytes. */
+struct nvs_tensor_map {
+    uint64_t words[16];
+} __attribute__((aligned(64)));
+
+/* Bytes of a row of A in one box; a box has as many rows as the table's a_box_rows says. */
+enum nvs_a_boxes {
+    NVS_A_BOX = 128,      /* of vals and of meta, 512 columns: swizzled by 128 bytes */
+    NVS_A_SCALE_BOX = 64, /* of scale, 1024 columns: swizzled by 64 bytes */
+};
+
+/* The rows of A for TMA, by bytes: the second parameter, by value, of the kernels whose row in the
+ * table has a_box_rows. What a box has beyond the tensor arrives as zeros, but is counted: every
+ * box completes all its bytes. */
+struct nvs_a_maps {
+    struct nvs_tensor_map vals;  /* [m, k/4] */
+    struct nvs_tensor_map meta;  /* [m, k/4] */
+    struct nvs_tensor_map scale; /* [m, k/16] */
 };
 
 #endif

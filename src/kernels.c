@@ -16,43 +16,65 @@
     .name = "sm90_" NAME, .symbol = "nvs_gemm_sm90_" NAME, .image = "gemm_sm90_" FILE,             \
     .kind = NVS_KIND_CUDA, .cc_min = 90, .cc_max = 90, .n_max = INT32_MAX
 
+/* K in one stage of whole superslabs or warps' shares, scales by aligned 16 bytes. */
+#define ONE_STAGE .k_max = 2048, .k_multiple = 256, .needs = NVS_NEEDS_ALL
+
+#define LONG_K                                                                                     \
+    .k_max = INT32_MAX, .k_multiple = 64, .needs = NVS_NEEDS_ALIGNED_16 | NVS_NEEDS_ALIGNED_OUT
+
 /* 8 * GROUPS rows; a second stage of shared memory where K may be longer than one. */
-#define SM90_WARP(NAME, GROUPS, K_MAX, SHARED, WHEN)                                               \
+#define SM90_WARP(NAME, GROUPS, LENGTH, SHARED, WHEN)                                              \
     {                                                                                              \
-        SM90("warp", NAME), .m_max = 8 * (GROUPS), .k_max = (K_MAX), .k_multiple = 64,             \
-                            .needs = NVS_NEEDS_ALIGNED_16 | NVS_NEEDS_ALIGNED_OUT,                 \
-                            .tile_m = 8 * (GROUPS), .tile_n = 16, .threads = 256, .cluster = 1,    \
-                            .shared_bytes = (SHARED), .when = WHEN                                 \
+        SM90("warp", NAME), LENGTH, .m_max = 8 * (GROUPS), .tile_m = 8 * (GROUPS), .tile_n = 16,   \
+                                    .threads = 256, .cluster = 1, .shared_bytes = (SHARED),        \
+                                    .when = WHEN                                                   \
     }
 
-/* 64 rows, K in one stage of whole superslabs. */
-#define SM90_M64(COLUMNS, M_MIN, N_MIN, SHARED, WHEN)                                              \
+/* ROWS x COLUMNS of C per cluster, A by TMA. */
+#define SM90_CLUSTER(FILE, ROWS, COLUMNS, M_MIN, M_MAX, N_MIN, SHARED, WHEN)                       \
     {                                                                                              \
-        SM90("m64", "m64n" #COLUMNS), .m_min = (M_MIN), .m_max = INT32_MAX, .n_min = (N_MIN),      \
-                                      .k_max = 2048, .k_multiple = 256, .needs = NVS_NEEDS_ALL,    \
-                                      .tile_m = 64, .tile_n = COLUMNS, .threads = 512,             \
-                                      .cluster = 2, .shared_bytes = (SHARED), .when = WHEN         \
+        SM90(FILE, "m" #ROWS "n" #COLUMNS), ONE_STAGE,                                             \
+            .m_min = (M_MIN), .m_max = (M_MAX), .n_min = (N_MIN), .tile_m = (ROWS),                \
+            .tile_n = (COLUMNS), .threads = 544, .cluster = 2, .a_box_rows = (ROWS),               \
+            .shared_bytes = (SHARED), .when = WHEN                                                 \
+    }
+
+/* Few columns, all of B in shared memory; what limits K is its size. */
+#define SM90_STREAM(COLUMNS, K_MAX, SHARED, WHEN)                                                  \
+    {                                                                                              \
+        .name = "sm90_stream" #COLUMNS, .symbol = "nvs_gemm_sm90_stream" #COLUMNS,                 \
+        .image = "gemm_sm90_stream", .kind = NVS_KIND_CUDA, .cc_min = 90, .cc_max = 90,            \
+        .m_max = INT32_MAX, .n_max = (COLUMNS), .k_max = (K_MAX), .k_multiple = 256,               \
+        .needs = NVS_NEEDS_ALL, .tile_m = 16, .tile_n = (COLUMNS), .threads = 256, .cluster = 1,   \
+        .persistent = true, .shared_bytes = (SHARED), .when = WHEN                                 \
     }
 
 const struct nvs_kernel nvs_kernels[] = {
-    SM90_WARP("m8", 1, 2048, NVS_SM90_M8_SHARED, "up to 8 rows, k up to 2048; run on an H200"),
-    SM90_WARP("m8_long", 1, INT32_MAX, NVS_SM90_M8_LONG_SHARED,
-              "up to 8 rows, any k; run on an H200"),
-    SM90_WARP("m16", 2, 2048, NVS_SM90_M16_SHARED, "up to 16 rows, k up to 2048; run on an H200"),
-    SM90_WARP("m16_long", 2, INT32_MAX, NVS_SM90_M16_LONG_SHARED,
+    SM90_WARP("m8", 1, ONE_STAGE, NVS_SM90_M8_SHARED,
+              "up to 8 rows, k a multiple of 256 up to 2048; run on an H200"),
+    SM90_WARP("m8_long", 1, LONG_K, NVS_SM90_M8_LONG_SHARED, "up to 8 rows, any k; run on an H200"),
+    SM90_WARP("m16", 2, ONE_STAGE, NVS_SM90_M16_SHARED,
+              "up to 16 rows, k a multiple of 256 up to 2048; run on an H200"),
+    SM90_WARP("m16_long", 2, LONG_K, NVS_SM90_M16_LONG_SHARED,
               "up to 16 rows, any k; run on an H200"),
-    SM90_WARP("m32", 4, 2048, NVS_SM90_M32_SHARED, "up to 32 rows, k up to 2048; run on an H200"),
-    SM90_WARP("m32_long", 4, INT32_MAX, NVS_SM90_M32_LONG_SHARED,
+    SM90_CLUSTER("m64", 32, 32, 0, 32, 0, NVS_SM90_M32N32_SHARED,
+                 "up to 32 rows, k a multiple of 256 up to 2048; run on an H200"),
+    SM90_WARP("m32_long", 4, LONG_K, NVS_SM90_M32_LONG_SHARED,
               "up to 32 rows, any k; run on an H200"),
-    SM90_M64(64, 65, 33, NVS_SM90_M64N64_SHARED, "more than 64 rows, k up to 2048; run on an H200"),
-    SM90_M64(32, 0, 0, NVS_SM90_M64N32_SHARED,
-             "up to 64 rows or 32 columns, k up to 2048; run on an H200"),
+    SM90_STREAM(8, 23296, NVS_SM90_STREAM8_SHARED,
+                "up to 8 columns, k a multiple of 256 up to 23296; not run yet"),
+    SM90_STREAM(16, 9728, NVS_SM90_STREAM16_SHARED,
+                "up to 16 columns, k a multiple of 256 up to 9728; not run yet"),
+    SM90_CLUSTER("m128", 128, 64, 129, INT32_MAX, 33, NVS_SM90_M128N64_SHARED,
+                 "more than 128 rows, k a multiple of 256 up to 2048; run on an H200"),
+    SM90_CLUSTER("m64", 64, 64, 65, INT32_MAX, 33, NVS_SM90_M64N64_SHARED,
+                 "more than 64 rows, k a multiple of 256 up to 2048; run on an H200"),
+    SM90_CLUSTER("m64", 64, 32, 0, INT32_MAX, 0, NVS_SM90_M64N32_SHARED,
+                 "up to 64 rows or 32 columns, k a multiple of 256 up to 2048; run on an H200"),
     {
         SM90("wgmma", "m64n32_long"),
+        LONG_K,
         .m_max = INT32_MAX,
-        .k_max = INT32_MAX,
-        .k_multiple = 64,
-        .needs = NVS_NEEDS_ALIGNED_16 | NVS_NEEDS_ALIGNED_OUT,
         .tile_m = 64,
         .tile_n = 32,
         .threads = 256,

@@ -12,6 +12,7 @@
 #include "device.h"
 
 #include "driver.h"
+#include "tensor_maps.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -136,7 +137,7 @@ find_kernel(const struct nvs_driver *driver, const struct nvs_device *device,
 
 static int
 launch(const struct nvs_driver *driver, CUkernel kernel, const struct nvs_kernel *row,
-       struct nvs_grid grid, CUstream stream, const void *args, struct nvs_fault *fault)
+       struct nvs_grid grid, CUstream stream, void **parameters, struct nvs_fault *fault)
 {
     CUlaunchAttribute cluster = {.id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION};
     cluster.value.clusterDim.x = (unsigned)row->cluster;
@@ -154,7 +155,6 @@ launch(const struct nvs_driver *driver, CUkernel kernel, const struct nvs_kernel
         .attrs = &cluster,
         .numAttrs = row->cluster > 1,
     };
-    void *parameters[] = {(void *)args};
     /* A CUkernel may stand for a CUfunction here. */
     CUresult status = driver->LaunchKernelEx(&config, (CUfunction)(void *)kernel, parameters, NULL);
     return status == CUDA_SUCCESS ? 0 : nvs_driver_fault(fault, "cuLaunchKernelEx", status);
@@ -168,7 +168,8 @@ nvs_now(void)
     return (int64_t)time.tv_sec * 1000000000 + time.tv_nsec;
 }
 
-/* nanoseconds: how long cuLaunchKernelEx took, or NULL. */
+/* args: of a row with a_box_rows, a struct nvs_gemm_args. nanoseconds: how long cuLaunchKernelEx
+ * took, or NULL. */
 static int
 launch_on_device(const struct nvs_device *device, const struct nvs_kernel *kernel,
                  _Atomic(void *) *slot, struct nvs_grid grid, void *stream, const void *args,
@@ -176,14 +177,19 @@ launch_on_device(const struct nvs_device *device, const struct nvs_kernel *kerne
 {
     const struct nvs_driver *driver = nvs_driver_open(fault);
     CUkernel handle = NULL;
+    struct nvs_a_maps maps;
+    void *parameters[] = {(void *)args, kernel->a_box_rows > 0 ? &maps : NULL};
     bool entered = false;
     if (driver == NULL || nvs_device_enter(device, &entered, fault) < 0) {
         return -1;
     }
     int result = find_kernel(driver, device, kernel, slot, &handle, fault);
+    if (result == 0 && kernel->a_box_rows > 0) {
+        result = nvs_encode_a_maps(driver, args, kernel->a_box_rows, &maps, fault);
+    }
     if (result == 0) {
         int64_t begin = nanoseconds ? nvs_now() : 0;
-        result = launch(driver, handle, kernel, grid, stream, args, fault);
+        result = launch(driver, handle, kernel, grid, stream, parameters, fault);
         if (nanoseconds != NULL) {
             *nanoseconds = nvs_now() - begin;
         }

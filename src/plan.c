@@ -40,16 +40,17 @@ kernel_dict(const struct nvs_kernel *kernel)
         return NULL;
     }
     bool is_built = kernel->kind == NVS_KIND_CPU || nvs_find_image(kernel->image) != NULL;
-    return Py_BuildValue("{ss sz sz ss si si sL sL sL sL sL si sN si si si si si ss sO}", "name",
-                         kernel->name, "symbol", kernel->symbol, "image", kernel->image, "kind",
-                         kernel->kind == NVS_KIND_CPU ? "cpu" : "cuda", "cc_min", kernel->cc_min,
-                         "cc_max", kernel->cc_max, "m_min", (long long)kernel->m_min, "m_max",
-                         (long long)kernel->m_max, "n_min", (long long)kernel->n_min, "n_max",
-                         (long long)kernel->n_max, "k_max", (long long)kernel->k_max, "k_multiple",
-                         kernel->k_multiple, "needs", needs, "tile_m", kernel->tile_m, "tile_n",
-                         kernel->tile_n, "threads", kernel->threads, "cluster", kernel->cluster,
-                         "shared_bytes", kernel->shared_bytes, "when", kernel->when, "built",
-                         is_built ? Py_True : Py_False);
+    return Py_BuildValue(
+        "{ss sz sz ss si si sL sL sL sL sL si sN si si si si sO si si ss sO}", "name", kernel->name,
+        "symbol", kernel->symbol, "image", kernel->image, "kind",
+        kernel->kind == NVS_KIND_CPU ? "cpu" : "cuda", "cc_min", kernel->cc_min, "cc_max",
+        kernel->cc_max, "m_min", (long long)kernel->m_min, "m_max", (long long)kernel->m_max,
+        "n_min", (long long)kernel->n_min, "n_max", (long long)kernel->n_max, "k_max",
+        (long long)kernel->k_max, "k_multiple", kernel->k_multiple, "needs", needs, "tile_m",
+        kernel->tile_m, "tile_n", kernel->tile_n, "threads", kernel->threads, "cluster",
+        kernel->cluster, "persistent", kernel->persistent ? Py_True : Py_False, "shared_bytes",
+        kernel->shared_bytes, "a_box_rows", kernel->a_box_rows, "when", kernel->when, "built",
+        is_built ? Py_True : Py_False);
 }
 
 PyObject *
@@ -153,6 +154,7 @@ place_problem(PyObject *device, PyObject *cc, struct nvs_problem *problem)
         return -1;
     }
     problem->cc = opened->cc;
+    problem->sm_count = opened->sm_count;
     problem->built = true;
     return 0;
 }

@@ -254,6 +254,7 @@ call_cuda(struct xla_frame *frame)
         return fail(frame, XLA_INTERNAL, fault.text);
     }
     problem.cc = device->cc;
+    problem.sm_count = device->sm_count;
     problem.aligned = find_alignment(&args);
     const struct nvs_kernel *kernel = select_kernel(frame, &problem, &fault);
     if (kernel == NULL) {

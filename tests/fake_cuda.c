@@ -55,6 +55,8 @@ API int fake_allocations, fake_events;
 API unsigned fake_launch[10]; /* device, grid, block, shared bytes, cluster */
 API void *fake_launch_stream;
 API char fake_launch_symbol[64];
+API int fake_launch_has_maps;
+API struct nvs_a_maps fake_launch_maps;
 
 API const char *
 fake_calls(void)
@@ -480,6 +482,29 @@ run(const struct nvs_gemm_args *args)
     return 0;
 }
 
+/* A map here is its arguments. */
+static int
+fake_TensorMapEncodeTiled(struct nvs_tensor_map *map, int type, unsigned rank, void *address,
+                          const uint64_t *dims, const uint64_t *strides, const unsigned *box,
+                          const unsigned *steps, int interleave, int swizzle, int l2_promotion,
+                          int fill)
+{
+    ENTER("cuTensorMapEncodeTiled");
+    if (rank != 2 || (uintptr_t)map % 64 != 0 || (uintptr_t)address % 16 != 0 || dims[0] == 0 ||
+        dims[0] > 1ull << 32 || dims[1] == 0 || dims[1] > 1ull << 32 || strides[0] % 16 != 0 ||
+        strides[0] >> 40 != 0 || box[0] == 0 || box[0] > 256 || box[0] % 16 != 0 || box[1] == 0 ||
+        box[1] > 256) {
+        return INVALID_VALUE;
+    }
+    const struct nvs_tensor_map arguments = {
+        {(uintptr_t)address, dims[0], dims[1], strides[0], box[0], box[1], steps[0], steps[1],
+         (uint64_t)type, (uint64_t)interleave, (uint64_t)swizzle, (uint64_t)l2_promotion,
+         (uint64_t)fill},
+    };
+    *map = arguments;
+    return depth ? 0 : INVALID_CONTEXT;
+}
+
 static int
 fake_LaunchKernelEx(const CUlaunchConfig *config, CUfunction function, void **params, void **extra)
 {
@@ -508,6 +533,10 @@ fake_LaunchKernelEx(const CUlaunchConfig *config, CUfunction function, void **pa
     memcpy(fake_launch, launch, sizeof(launch));
     fake_launch_stream = stream;
     memcpy(fake_launch_symbol, kernel->symbol, sizeof(fake_launch_symbol));
+    fake_launch_has_maps = params[1] != NULL;
+    if (params[1] != NULL) {
+        fake_launch_maps = *(const struct nvs_a_maps *)params[1];
+    }
     return run(params[0]);
 }
 
@@ -552,6 +581,7 @@ cuGetProcAddress_v2(const char *symbol, void **function, int version, uint64_t f
         FUNCTION(KernelSetAttribute),
         FUNCTION(FuncLoad),
         FUNCTION(LaunchKernelEx),
+        FUNCTION(TensorMapEncodeTiled),
     };
     const char *missing = getenv("FAKE_MISSING");
     *function = NULL;

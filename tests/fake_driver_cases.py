@@ -17,13 +17,15 @@ import fake_cupy
 import xla_fakes
 from cases import random_operands
 from dlpack_fakes import CUDA, CUDA_MANAGED, Legacy, Producer, exchange_type
-from nvfp4sparse import _C, cuda_info, plan, reference_gemm, sparse_gemm
+from nvfp4sparse import _C, cuda_info, kernels, plan, reference_gemm, sparse_gemm
 
 FAKE = ctypes.CDLL("libcuda.so.1")
 FAKE.fake_calls.restype = ctypes.c_char_p
 FAKE.fake_stream.restype = ctypes.c_void_p
 FAKE.fake_capture.argtypes = (ctypes.c_void_p, ctypes.c_int)
 M, N, K = 5, 6, 64
+TMA_ROWS = [row for row in kernels() if row["a_box_rows"]]
+each_tma_row = pytest.mark.parametrize("row", TMA_ROWS, ids=[row["name"] for row in TMA_ROWS])
 
 
 def calls():
@@ -108,6 +110,17 @@ def test_launch_is_what_plan_says(name):
     assert facts["stream"] == 1  # nobody's current stream: the legacy default one
 
 
+@pytest.mark.parametrize(("m", "blocks"), [(100, 7), (112, 7), (113, 8), (128, 8), (1000, 8)])
+def test_persistent_grid_is_no_larger_than_the_gpu(m, blocks):
+    """The second device has 8 multiprocessors; a tile has 16 rows."""
+    problem = Problem(1, shape=(m, 5, 256))
+    problem.run(kernel="sm90_stream8").check()
+    facts = launch()
+    assert facts["symbol"] == "nvs_gemm_sm90_stream8"
+    assert (facts["gx"], facts["gy"], facts["gz"], facts["cluster"]) == (blocks, 1, 1, 1)
+    assert plan(m, 5, 256, 1)["grid"] == (blocks, 1, 1)
+
+
 def test_first_call_inside_a_capture():
     stream = FAKE.fake_stream(0)
     FAKE.fake_capture(stream, 1)
@@ -127,6 +140,79 @@ def test_first_call_inside_a_capture():
     )
     ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_int))(exchange.value)(mode)
     assert mode.value == 0
+
+
+# --- tensor maps ---
+
+BYTES, NOT_INTERLEAVED, SWIZZLE_64, SWIZZLE_128, L2_128, ZEROS = 0, 0, 2, 3, 2, 0
+
+
+def tma_problem(row, k=768, seed=0):
+    """One that the row takes, with m no multiple of a box where it may be, padded rows of A."""
+    m = min(row["m_max"], max(row["m_min"], 2 * row["a_box_rows"] + 5))
+    problem = Problem(1, seed=seed, shape=(m, max(row["n_min"], 3), k))
+    for i, (before, after) in enumerate(((16, 0), (0, 48), (32, 32))):
+        padded = np.pad(problem.host[i], ((0, 0), (before, after)))
+        view = padded[:, before : padded.shape[1] - after]
+        problem.operands[i] = Producer(view, device=problem.where)
+    return problem
+
+
+def launched_maps():
+    """The last launch's, each as the arguments that it was encoded from; None: it had none."""
+    words = ((ctypes.c_uint64 * 16) * 3).in_dll(FAKE, "fake_launch_maps")
+    return [list(one) for one in words] if counter("fake_launch_has_maps") else None
+
+
+@each_tma_row
+def test_tensor_maps(row):
+    """A kernel that loads A by TMA gets the maps of its operands, made for each launch."""
+    for seed in range(2):
+        problem = tma_problem(row, seed=seed).run(kernel=row["name"])
+        problem.check()
+        expected = []
+        for operand, box, swizzle in zip(
+            problem.operands, (128, 128, 64), (SWIZZLE_128, SWIZZLE_128, SWIZZLE_64), strict=False
+        ):
+            where, (rows, columns) = operand.array.ctypes.data, operand.array.shape
+            assert operand.array.strides[0] > columns
+            facts = [where, columns, rows, operand.array.strides[0], box, row["a_box_rows"], 1, 1]
+            modes = [BYTES, NOT_INTERLEAVED, swizzle, L2_128, ZEROS]
+            expected.append([*facts, *modes, 0, 0, 0])
+        assert launched_maps() == expected
+        names = calls()
+    assert names == [
+        "cuCtxGetCurrent",
+        "cuCtxPushCurrent",
+        *["cuTensorMapEncodeTiled"] * 3,
+        "cuLaunchKernelEx",
+        "cuCtxPopCurrent",
+    ]
+    Problem(1).run(kernel="naive").check()
+    assert launched_maps() is None
+
+
+@each_tma_row
+def test_no_columns_have_no_maps(row):
+    """The driver would refuse to encode them: another kernel writes the zeros."""
+    problem = tma_problem(row, k=0)
+    with pytest.raises(ValueError, match=f"kernel={row['name']} cannot run this: .*, got 0"):
+        problem.run(kernel=row["name"])
+    problem.out.array[...] = 1
+    problem.run().check()
+    assert launched_maps() is None
+
+
+@each_tma_row
+def test_a_map_that_cannot_be_encoded(row):
+    problem = tma_problem(row)
+    calls()
+    FAKE.fake_fail(b"cuTensorMapEncodeTiled", 7)
+    with pytest.raises(RuntimeError, match="cuTensorMapEncodeTiled failed: FAKE_ERROR_7"):
+        problem.run(kernel=row["name"])
+    assert "cuLaunchKernelEx" not in calls()
+    assert FAKE.fake_depth() == 0
+    problem.run(kernel=row["name"]).check()
 
 
 STEPS = (
@@ -523,6 +609,28 @@ def test_times_of_a_call():
     assert [p.deleted for p in arguments] == [len(p.capsules) for p in arguments]
 
 
+def test_the_time_of_a_launch_is_without_its_maps():
+    """Encoding is made to last a second, which the launch does not."""
+    problem = Problem(1, shape=(64, 64, 256)).run()
+    assert calls().count("cuTensorMapEncodeTiled") == 3
+    times = []
+
+    def work():
+        times.extend(_C.time_launches((*problem.operands, problem.out), 1))
+
+    FAKE.fake_hold(b"cuTensorMapEncodeTiled")
+    thread = threading.Thread(target=work)
+    thread.start()
+    while FAKE.fake_held() < 2:
+        assert thread.is_alive()
+        time.sleep(0.001)
+    time.sleep(1)
+    FAKE.fake_let_go()
+    thread.join()
+    assert calls().count("cuTensorMapEncodeTiled") == 3
+    assert times[0] < 1e9
+
+
 def test_calls_of_xla():
     """The custom call behind nvfp4sparse.jax, on a GPU: XLA's stream and device, and its errors."""
     stream = FAKE.fake_stream(1)
@@ -551,3 +659,19 @@ def test_calls_of_xla():
     call.device, call.struct_size = 1, 100
     assert "this JAX is too old" in call.run(host, out)
     assert FAKE.fake_depth() == 0
+
+
+@pytest.mark.parametrize("current", [-1, 0, 1])
+def test_calls_of_xla_leave_the_current_device(current):
+    """XLA itself does not: see test_two_devices.py."""
+    call = xla_fakes.Call(_C.xla_handlers()["CUDA"], stream=FAKE.fake_stream(1), device=1)
+    host = random_operands(np.random.default_rng(0), M, N, K)
+    out = np.zeros((M, N), np.float32)
+    FAKE.fake_set_device(current)
+    before = FAKE.fake_depth()
+    for failing in (None, None, "cuLaunchKernelEx"):
+        if failing:
+            FAKE.fake_fail(failing.encode(), 7)
+        assert (call.run(host, out) is None) == (failing is None)
+        assert launch()["device"] == 1
+        assert (FAKE.fake_current_device(), FAKE.fake_depth()) == (current, before)

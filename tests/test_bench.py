@@ -5,6 +5,7 @@ import csv
 import math
 import os
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,7 +13,20 @@ import pytest
 import reference
 from nvfp4sparse import _C
 from nvfp4sparse import __main__ as command_line
-from nvfp4sparse.cli import bench, cupti, devices, floor, plots, report, table, timing, workload
+from nvfp4sparse.cli import (
+    bench,
+    cupti,
+    devices,
+    floor,
+    kernels,
+    peers,
+    plots,
+    report,
+    table,
+    timing,
+    torch_device,
+    workload,
+)
 
 SEPARATOR = "fill"
 
@@ -262,6 +276,163 @@ def test_bench_fails_if_the_floor_skips_a_word(tmp_path, monkeypatch):
     assert status == 1
     assert any("did not read every byte" in row["status"] for row in rows)
     assert all(row["cold_to_floor"] == "" for row in rows)
+
+
+class PretendTorch(PretendGpu, torch_device.TorchDevice):
+    """A GPU with peers, on which `broken` tells what a synchronisation raises, and how often."""
+
+    product = devices.NumpyDevice.product
+
+    def __init__(self):
+        self.broken = []
+
+    def synchronize(self):
+        if self.broken:
+            raise RuntimeError(self.broken.pop())
+
+
+FOREVER = 1000
+FAULT = "CUDA error: an illegal instruction was encountered\nCompile with ..."
+
+
+def run_bench_with_peers(monkeypatch, folder, use_first, use_second, *words):
+    """Two peers; each uses the device when it is built, and says what it then does in a call."""
+    device = PretendTorch()
+
+    def builder(use):
+        def build(name, device, problem, a, b):
+            product = (a @ b.T).astype(np.float32)
+            return kernels.Candidate(name, "peer", use(device), lambda: product)
+
+        return build
+
+    def idle(device):
+        return lambda: None
+
+    for name, use in (("bf16", use_first), ("fp8", use_second), ("lt", idle)):
+        names = {"bf16": "_cublas_bf16", "fp8": "_cublas_fp8", "lt": "_cusparselt"}
+        monkeypatch.setattr(peers, names[name], builder(use or idle))
+
+    def launch_floor(operands, out, *, blocks):
+        out[:] = floor.expected(operands, out.size, blocks)
+
+    monkeypatch.setattr(bench, "find_gpu", lambda: (device, ""))
+    monkeypatch.setattr(bench, "make_timer", timing.EventTimer)
+    monkeypatch.setattr(floor._C, "launch_floor", launch_floor)
+    words = ["bench", "--n", "32", "--k", "64", "--quick", "--kernels", "cpu", *words]
+    status = command_line.main([*words, "--out", str(folder)])
+    with (folder / "bench.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    return status, {(int(row["m"]), row["kernel"]): row["status"] for row in rows}
+
+
+def test_peers_are_timed(tmp_path, monkeypatch):
+    status, found = run_bench_with_peers(monkeypatch, tmp_path, None, None, "--m", "4")
+    assert status == 0
+    assert set(found.values()) == {"ok"}
+    assert len(found) == 5
+
+
+def test_an_error_belongs_to_the_peer_that_made_it(tmp_path, monkeypatch):
+    """It shows up in the synchronisation after the build; the device and the others go on."""
+
+    def fail_once(device):
+        device.broken = ["CUDA error: once\nand more"]
+
+    status, found = run_bench_with_peers(monkeypatch, tmp_path, fail_once, None, "--m", "4", "16")
+    assert status == 0
+    for m in (4, 16):
+        assert found.pop((m, "cuBLAS bf16")) == "not run: CUDA error: once"
+    assert set(found.values()) == {"ok"}
+
+
+def test_a_peer_that_loses_the_gpu_ends_the_bench(tmp_path, monkeypatch, capsys):
+    """While it is built, before anything of that problem is timed but the floor."""
+
+    def break_it(device):
+        device.broken = [FAULT] * FOREVER
+
+    status, found = run_bench_with_peers(monkeypatch, tmp_path, None, break_it, "--m", "4", "16")
+    assert status == 1
+    fault = FAULT.splitlines()[0]
+    assert found == {(4, "read-once floor"): "ok", (4, "cuBLAS fp8"): f"FAILED: {fault}"}
+    words = f"the bench ends at m=4 n=32 k=64: cuBLAS fp8 left the GPU unusable: {fault}\n"
+    assert capsys.readouterr().err.endswith(words)
+
+
+def test_a_peer_that_loses_the_gpu_in_a_call(tmp_path, monkeypatch, capsys):
+    """What was timed before is kept."""
+
+    def break_later(device):
+        def call():
+            device.broken = [FAULT] * FOREVER
+
+        return call
+
+    status, found = run_bench_with_peers(monkeypatch, tmp_path, break_later, None, "--m", "4", "16")
+    assert status == 1
+    assert found.pop((4, "cuBLAS bf16")).startswith("FAILED: CUDA error")
+    assert found == {(4, "read-once floor"): "ok", (4, "cpu"): "ok"}
+    assert "cuBLAS bf16 left the GPU unusable" in capsys.readouterr().err
+
+
+def test_our_own_kernel_is_named_as_well(tmp_path, monkeypatch, capsys):
+    gemm = kernels.nvfp4sparse.sparse_gemm
+
+    def breaking_gemm(*operands, **options):
+        found = gemm(*operands, **options)
+        bench.find_gpu()[0].broken = [FAULT] * FOREVER
+        return found
+
+    monkeypatch.setattr(kernels.nvfp4sparse, "sparse_gemm", breaking_gemm)
+    status, found = run_bench_with_peers(monkeypatch, tmp_path, None, None, "--m", "4")
+    assert status == 1
+    assert found.pop((4, "cpu")).startswith("FAILED: CUDA error")
+    assert set(found) == {(4, "read-once floor")}
+    assert "cpu left the GPU unusable" in capsys.readouterr().err
+
+
+class Halves(np.ndarray):
+    """As much of a tensor as the peer asks of one."""
+
+    def half(self):
+        return self.astype(np.float16)
+
+    def new_zeros(self, *shape):
+        return np.zeros(shape, self.dtype).view(Halves)
+
+
+@pytest.mark.parametrize("column_major", [False, True])
+def test_cusparselt_gives_c_row_major(column_major):
+    """Both layouts of C are judged against the same product, [m, n]."""
+    asked = []
+
+    def mm_search(*arguments):
+        asked.append(arguments[-1])
+        return 7, 1, 0, 4
+
+    def sparse_mm(sparse, dense, *, transpose_result=False, **options):
+        asked.append(transpose_result)
+        assert options == {"alg_id": 7, "split_k": 1, "split_k_mode": 0}
+        assert dense.strides[0] == dense.itemsize  # B as it lies in memory
+        return sparse @ dense
+
+    torch = SimpleNamespace(
+        cat=lambda parts: np.concatenate(parts).view(Halves),
+        _C=SimpleNamespace(_cusparselt=SimpleNamespace(mm_search=mm_search)),
+        _cslt_compress=lambda tensor: tensor,
+        _cslt_sparse_mm=sparse_mm,
+    )
+    device = PretendTorch()
+    device.torch = torch
+    problem = workload.Problem(20, 3, 32, column_major)
+    rng = np.random.default_rng(0)
+    a, b = (rng.integers(-3, 4, (rows, 32)).astype(np.float32) for rows in (20, 3))
+    peer = peers._cusparselt("lt", device, problem, a.view(Halves), b.view(Halves))
+    peer.call()
+    np.testing.assert_array_equal(peer.result(), a @ b.T)
+    assert not any(asked)
+    assert ("C row-major" in peer.note) == column_major
 
 
 @pytest.mark.filterwarnings("ignore")  # of the frameworks that it times

@@ -27,12 +27,16 @@ def test_every_row_is_complete():
         assert set(row["needs"]) <= {"aligned_16", "aligned_out", "aligned_scales"}
         assert min(row["tile_m"], row["tile_n"]) > 0
         assert row["when"]
+        assert row["persistent"] in (False, True)
         if row["kind"] == "cuda":
             assert row["cc_min"] <= row["cc_max"]
             assert row["threads"] % 32 == 0
             assert 32 <= row["threads"] <= 1024
             assert 1 <= row["cluster"] <= 16
             assert 0 <= row["shared_bytes"] <= 227 * 1024
+            assert 0 <= row["a_box_rows"] <= 256
+            if row["a_box_rows"]:  # tensor maps ask for 16 bytes
+                assert row["needs"] == ["aligned_16", "aligned_out", "aligned_scales"]
             built = bool(build_info()["images"].get(row["image"]))
             assert row["built"] is built
         else:
@@ -69,7 +73,57 @@ def test_a_plan_is_the_first_row_that_fits(shape, cc, aligned):
     for fact in ("threads", "cluster", "shared_bytes"):
         assert choice[fact] == row[fact]
     rows, columns = -(-m // row["tile_m"]), -(-n // row["tile_n"])
+    assert not row["persistent"]
     assert choice["grid"] == (columns * row["cluster"], min(rows, 32768), -(-rows // 32768))
+
+
+@pytest.mark.parametrize("n", range(1, 18))
+@pytest.mark.parametrize("m", [33, 512, 28672])
+def test_sparse_weights_and_few_tokens(m, n):
+    """On Hopper A streams through blocks that walk its rows; with no GPU in sight, one per tile."""
+    for k in (256, 2048, 8192, 9728):
+        choice = plan(m, n, k, cc=90)
+        if n > 16:
+            assert not ROWS[choice["kernel"]]["persistent"]
+            continue
+        row = ROWS["sm90_stream8" if n <= 8 else "sm90_stream16"]
+        assert choice["kernel"] == row["name"]
+        assert row["persistent"]
+        assert row["tile_n"] >= n
+        assert choice["grid"] == (-(-m // row["tile_m"]), 1, 1)
+    for k, aligned in ((32768, True), (2048 + 64, True), (2048, False)):
+        choice = plan(m, n, k, cc=90, aligned=aligned)
+        assert not ROWS[choice["kernel"]]["persistent"]
+
+
+@pytest.mark.parametrize(
+    ("m", "name", "other"),
+    [
+        (1, "m8", "m8_long"),
+        (8, "m8", "m8_long"),
+        (9, "m16", "m16_long"),
+        (17, "m32n32", "m32_long"),
+        (32, "m32n32", "m32_long"),
+        (33, "m64n32", "m64n32_long"),
+        (65, "m64n64", "m64n32_long"),
+        (129, "m128n64", "m64n32_long"),
+    ],
+)
+def test_one_stage_takes_whole_shares_of_k(m, name, other):
+    """On Hopper a K of whole 256 columns runs in one stage; other K have rows of their own."""
+    name, other = "sm90_" + name, "sm90_" + other
+    for k in (256, 1024, 1280, 2048):
+        assert plan(m, 64, k, cc=90)["kernel"] == name
+    for k, why in ((64, "multiples of 256"), (1984, "multiples of 256"), (2304, "up to 2048")):
+        choice = plan(m, 64, k, cc=90)
+        assert choice["kernel"] == other
+        assert why in choice["why"][name]
+    nothing = plan(m, 64, 0, cc=90)
+    if ROWS[name]["a_box_rows"]:  # TMA has no map of nothing
+        assert nothing["kernel"] == other
+        assert "k from 256 on, got 0" in nothing["why"][name]
+    else:
+        assert nothing["kernel"] == name
 
 
 def test_grid_of_many_rows():

@@ -44,7 +44,7 @@ def test_fake_driver(driver, case):
     done = subprocess.run(
         [sys.executable, "-m", "pytest", *options, where],
         env={
-            **{key: value for key, value in os.environ.items() if not key.startswith("NVFP4")},
+            **{k: v for k, v in os.environ.items() if not k.startswith(("NVFP4", "PYTEST_"))},
             "LD_LIBRARY_PATH": f"{driver}:{path}" if path else str(driver),
         },
         stdout=subprocess.PIPE,

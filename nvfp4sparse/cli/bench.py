@@ -16,7 +16,15 @@ import nvfp4sparse
 from .cupti import CuptiTimer, EventTimer, WallTimer, make_timer
 from .devices import Device, GpuDevice, NumpyDevice, find_gpu
 from .floor import Floor, best, expected
-from .kernels import Candidate, Missing, names_of, run_ours
+from .kernels import (
+    Candidate,
+    DeviceLostError,
+    Missing,
+    check_device,
+    names_of,
+    reason_of,
+    run_ours,
+)
 from .peers import peers_of
 from .plots import save_figures
 from .report import Row, environment, new_row, source_commit, summary, write_csv
@@ -53,7 +61,10 @@ def problems_of(options: Namespace, on_gpu: bool) -> list[Problem]:
 def bench_problem(
     device: Device, timer: Timer, problem: Problem, options: Namespace
 ) -> Iterator[Row]:
-    """Yield a row for the floor, each of our kernels and each peer: checked first, then timed."""
+    """Yield a row for the floor, each of our kernels and each peer: checked first, then timed.
+
+    Raises DeviceLostError once the device answers no more.
+    """
     calls = QUICK_CALLS if options.quick else CALLS
     operands = make_operands(problem, options.seed)
     buffer, views = device.upload(operands)
@@ -63,6 +74,7 @@ def bench_problem(
     floor = None
     if isinstance(device, GpuDevice):
         floor, row = _bench_floor(device, timer, problem, buffer, calls)
+        check_device(device, row.kernel, row.role)
         yield row
     candidates: list[Candidate | Missing] = [
         run_ours(device, problem, views, name) for name in options.kernels or names_of(device.kind)
@@ -76,16 +88,21 @@ def bench_problem(
             yield row
             continue
         row.note = "chosen without kernel=" if candidate.name == chosen else candidate.note
-        candidate.call()
-        verdict = judge(candidate.result(), exact, magnitude, problem.k)
-        row.add_verdict(verdict)
-        ours = candidate.role == "ours"
-        if not (verdict.within_bound if ours else verdict.relative < PEER_ERROR):
-            row.status = f"WRONG: {verdict.of_bound:.3g} times the bound"
-        elif not options.kernels and _too_slow(device, candidate):
-            row.status = f"not timed: over {SLOW_SECONDS * 1e3:.0f} ms a call"
-        else:
-            _time(row, timer, candidate, calls, floor)
+        try:
+            candidate.call()
+            verdict = judge(candidate.result(), exact, magnitude, problem.k)
+            row.add_verdict(verdict)
+            ours = candidate.role == "ours"
+            if not (verdict.within_bound if ours else verdict.relative < PEER_ERROR):
+                row.status = f"WRONG: {verdict.of_bound:.3g} times the bound"
+            elif not options.kernels and _too_slow(device, candidate):
+                row.status = f"not timed: over {SLOW_SECONDS * 1e3:.0f} ms a call"
+            else:
+                row.add_timing(timer.measure(candidate.call, calls), floor)
+        except RuntimeError as error:
+            verb = "FAILED" if candidate.role == "ours" else "not timed"
+            row.status = f"{verb}: {reason_of(error)}"
+        check_device(device, candidate.name, candidate.role)
         yield row
 
 
@@ -113,16 +130,8 @@ def _too_slow(device: Device, candidate: Candidate) -> bool:
     return isinstance(device, GpuDevice) and device.seconds(candidate.call) > SLOW_SECONDS
 
 
-def _time(row: Row, timer: Timer, candidate: Candidate, calls: int, floor: Timing | None) -> None:
-    try:
-        row.add_timing(timer.measure(candidate.call, calls), floor)
-    except RuntimeError as error:
-        verb = "FAILED" if row.role == "ours" else "not timed"
-        row.status = f"{verb}: {str(error).splitlines()[0]}"
-
-
 def run(options: Namespace) -> int:
-    """Run the bench; 0, 1 if one of our kernels failed, or 2 if asked for an unknown one."""
+    """Run the bench; 0, 1 if a kernel failed or lost the GPU, or 2 if asked for an unknown one."""
     names = [kernel["name"] for kernel in nvfp4sparse.kernels()]
     unknown = [name for name in options.kernels or () if name not in names]
     if unknown:
@@ -140,13 +149,22 @@ def run(options: Namespace) -> int:
     table = out / "bench.csv"
     commit = options.commit or source_commit()
     rows: list[Row] = []
+    lost = ""
     for problem in progress(problems_of(options, gpu is not None), "bench"):
-        found = list(bench_problem(device, timer, problem, options))
+        found = len(rows)
+        try:
+            for row in bench_problem(device, timer, problem, options):
+                rows.append(row)
+        except DeviceLostError as error:
+            lost = f"the bench ends at {problem}: {error}"
+            rows.append(new_row(error.name, error.role, problem))
+            rows[-1].status = f"FAILED: {error.reason}"
         place = environment(device, timer.name, commit)
-        for row in found:
+        for row in rows[found:]:
             vars(row).update(place)
-        rows += found
         write_csv(table, rows)
+        if lost:
+            break
     print(summary(rows))
     print(f"wrote {table}")
     if importlib.util.find_spec("matplotlib"):
@@ -154,4 +172,6 @@ def run(options: Namespace) -> int:
             print(f"wrote {path}")
     else:
         print("matplotlib is not installed: no plots (pip install 'nvfp4sparse[bench]')")
+    if lost:
+        print(lost, file=sys.stderr)
     return int(any(row.status.startswith(("WRONG", "FAILED")) for row in rows))

@@ -15,7 +15,7 @@ import numpy as np
 import nvfp4sparse
 
 from .devices import Device
-from .kernels import Candidate, Missing
+from .kernels import Candidate, Missing, check_device, reason_of
 from .torch_device import TorchDevice
 from .workload import Problem
 
@@ -36,7 +36,10 @@ class _Output:
 def peers_of(
     device: Device, problem: Problem, operands: tuple[np.ndarray, ...], a: np.ndarray, b: np.ndarray
 ) -> list[Candidate | Missing]:
-    """Return the peers for a problem; a: float32 [m, k], b: float32 [n, k], dequantised."""
+    """Return the peers for a problem; a: float32 [m, k], b: float32 [n, k], dequantised.
+
+    A peer that cannot run is Missing. Raises DeviceLostError if the device did not survive it.
+    """
     if device.kind == "cpu":
         return [_numpy(operands)]
     builders = {
@@ -49,9 +52,12 @@ def peers_of(
     found: list[Candidate | Missing] = []
     for name, build in builders.items():
         try:
-            found.append(build(name, device, problem, device.put(a), device.put(b)))
+            peer = build(name, device, problem, device.put(a), device.put(b))
+            device.synchronize()  # what went wrong there shall not show up in the next one
+            found.append(peer)
         except (RuntimeError, AttributeError, NotImplementedError, TypeError) as error:
-            found.append(Missing(name, "peer", str(error).splitlines()[0]))
+            check_device(device, name, "peer")
+            found.append(Missing(name, "peer", reason_of(error)))
     return found
 
 
@@ -110,28 +116,24 @@ def _cusparselt(name: str, device: TorchDevice, problem: Problem, a: Any, b: Any
     torch = device.torch
     sparse = torch._cslt_compress(_pad_rows(torch, a).half())
     dense = _pad_rows(torch, b).half().T
-    transposed = problem.column_major
+    # C row-major whatever the problem says: the layout that a sparse left operand gives by itself.
     algorithm, split_k, split_k_mode, _ = torch._C._cusparselt.mm_search(
-        sparse, dense, None, None, None, transposed
+        sparse, dense, None, None, None, False
     )
     run = _Output(
         lambda: torch._cslt_sparse_mm(
-            sparse,
-            dense,
-            transpose_result=transposed,
-            alg_id=algorithm,
-            split_k=split_k,
-            split_k_mode=split_k_mode,
+            sparse, dense, alg_id=algorithm, split_k=split_k, split_k_mode=split_k_mode
         )
     )
     run()
     notes = [f"algorithm {algorithm}, split-k {split_k}"]
     if problem.m % ROWS or problem.n % ROWS:
         notes.append(f"rows padded to multiples of {ROWS}")
+    if problem.column_major:
+        notes.append("C row-major")
 
     def result() -> np.ndarray:
-        c = run.value.T if transposed else run.value
-        return device.to_host(c[: problem.m, : problem.n])
+        return device.to_host(run.value[: problem.m, : problem.n])
 
     return Candidate(name, "peer", run, result, ", ".join(notes))
 

@@ -1,0 +1,138 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The loads of kernels whose cluster of two blocks shares K, 1024 columns each in one stage: B
+ * straight to the registers that decode it, A to shared memory by TMA.
+ *
+ * A warp of its own issues TMA, which takes a thread some 60 cycles a box; the workers' loads of B
+ * do not wait for it. A comes in two halves of K with a barrier each.
+ */
+#pragma once
+
+#include "epilogue.cuh"
+#include "gemm_args.h"
+#include "superslab.cuh"
+
+static constexpr int WORKERS = 512, THREADS = WORKERS + 32, PART_THREADS = 128;
+static constexpr int BLOCK_K = 1024, HALF_K = BLOCK_K / 2;
+
+/* Named barriers: 0 the workers, 1 to 4 a part (a warpgroup), others below. */
+static constexpr int READY = 8; /* all threads: the mbarriers are there */
+
+/* A in shared memory, from a multiple of 1024 on: rows of 128 bytes (half of the block's K) of
+ * values and metadata, swizzled by 128 bytes, and of 64 bytes of scales, swizzled by 64. */
+template <int ROWS>
+struct a_tile {
+    static constexpr int HALF = ROWS * NVS_A_BOX;
+    static constexpr int VALS = 0, META = 2 * HALF, SCALE = 4 * HALF;
+    static constexpr int BYTES = SCALE + ROWS * NVS_A_SCALE_BOX;
+    static_assert(NVS_A_BOX == HALF_K / 4 && NVS_A_SCALE_BOX == BLOCK_K / 16, "boxes");
+};
+
+/* The warp that issues TMA. barriers: the halves of A; exchange: of what the other block sends. */
+template <int ROWS>
+NVS_DEVICE void
+fetch_a(const nvs_a_maps &maps, uint32_t a, uint32_t barriers, uint32_t exchange,
+        uint32_t exchange_bytes, uint32_t row0, uint32_t k0)
+{
+    using A = a_tile<ROWS>;
+    if (threadIdx.x % 32 == 0) {
+        mbarrier_init(barriers, 1);
+        mbarrier_init(barriers + 8, 1);
+        mbarrier_init(exchange, 1);
+        fence_mbarrier_init_cluster();
+        mbarrier_arrive_expect_tx(barriers, A::BYTES - 2 * A::HALF);
+        tma_load(a + A::VALS, &maps.vals, k0 / 4, row0, barriers);
+        tma_load(a + A::META, &maps.meta, k0 / 4, row0, barriers);
+        tma_load(a + A::SCALE, &maps.scale, k0 / 16, row0, barriers);
+        mbarrier_arrive_expect_tx(barriers + 8, 2 * A::HALF);
+        tma_load(a + A::VALS + A::HALF, &maps.vals, (k0 + HALF_K) / 4, row0, barriers + 8);
+        tma_load(a + A::META + A::HALF, &maps.meta, (k0 + HALF_K) / 4, row0, barriers + 8);
+        mbarrier_arrive_expect_tx(exchange, exchange_bytes);
+    }
+    __syncwarp();
+    bar_arrive(READY, THREADS);
+    barrier_cluster_arrive_relaxed();
+}
+
+/* The workers' counterpart: the mbarriers of both blocks are there when it returns. */
+NVS_DEVICE void
+meet_blocks(void)
+{
+    bar_sync(READY, THREADS);
+    barrier_cluster_arrive_relaxed();
+    barrier_cluster_wait();
+}
+
+/* Row g of eight of an MMA stands at this row of eight of the tile: so a quarter-warp, which reads
+ * rows g and g + 1 at half a line each, meets all banks of the swizzled lines. */
+NVS_DEVICE uint32_t
+tile_row(uint32_t g)
+{
+    return (g & 1) << 2 | g >> 1;
+}
+
+/* This lane's segment of superslab `part` (0..3) of the tile. row: of the tile, the lane's first;
+ * the second is eight on. */
+template <int ROWS, int LANE_ROWS>
+NVS_DEVICE void
+load_a(uint32_t a, uint32_t part, uint32_t row, a_share<LANE_ROWS> &share)
+{
+    using A = a_tile<ROWS>;
+    const uint32_t q = threadIdx.x % 4;
+    const uint32_t vals = a + A::VALS + part / 2 * A::HALF + row * NVS_A_BOX +
+                          (((part % 2 * 4 + q) ^ (row & 7)) << 4);
+    const uint32_t scale = a + A::SCALE + row * NVS_A_SCALE_BOX + ((part ^ (row >> 1 & 3)) << 4) +
+                           q * 4;
+#pragma unroll
+    for (int r = 0; r < LANE_ROWS; ++r) {
+        share.vals[r] = ld_shared_v4(vals + 8 * r * NVS_A_BOX);
+        share.meta[r] = ld_shared_v4(vals + 8 * r * NVS_A_BOX + A::META - A::VALS);
+        decode_scales(ld_shared_u32(scale + 8 * r * NVS_A_SCALE_BOX), share.scale[r]);
+    }
+}
+
+/* What a thread decodes of a part's BN columns of B. */
+template <int BN>
+struct b_share {
+    static constexpr int UNITS = BN / 32; /* of decode_b() */
+    uint4 codes[UNITS][2];
+    uint2 scale[UNITS];
+};
+
+/* Rows past the end read the last one, columns past K (whole superslabs) read nothing. */
+template <int BN>
+NVS_DEVICE void
+load_b(const nvs_gemm_args &parameters, uint32_t column0, uint32_t k0, const b_place &at,
+       b_share<BN> &b)
+{
+    const nvs_gemm_args args = load_b_args(parameters);
+    const uint32_t warp = threadIdx.x % PART_THREADS / 32;
+    const uint32_t k = k0 + threadIdx.x / PART_THREADS * SUPERSLAB + at.pair * 2 * SEGMENT;
+#pragma unroll
+    for (int u = 0; u < b.UNITS; ++u) {
+        const uint32_t row = min(column0 + 32 * u + 8 * warp + at.row, (uint32_t)args.n - 1);
+        const uint8_t *codes = args.b_fp4 + (uint64_t)row * (uint32_t)args.b_fp4_ld + k / 2 +
+                               at.half * 16;
+        const uint8_t *scale = args.b_scale + (uint64_t)row * (uint32_t)args.b_scale_ld + k / 16;
+        b.codes[u][0] = b.codes[u][1] = make_uint4(0, 0, 0, 0);
+        b.scale[u] = make_uint2(0, 0);
+        if (k < (uint32_t)args.k) {
+            b.codes[u][0] = ld_global_nc_v4(codes);
+            b.codes[u][1] = ld_global_nc_v4(codes + SEGMENT / 2);
+            b.scale[u] = ld_global_nc_v2(scale);
+        }
+    }
+    keep_order();
+}
+
+/* To the f16 tile that begins at `tile`. */
+template <int BN>
+NVS_DEVICE void
+decode_b_share(const b_share<BN> &b, uint32_t tile, const b_place &at)
+{
+    const uint32_t row = threadIdx.x % PART_THREADS / 32 * 8 + at.row;
+#pragma unroll
+    for (int u = 0; u < b.UNITS; ++u)
+        decode_b<BN>(b.codes[u], b.scale[u], tile + at.half * (2 * BN * 128) + (row + 32 * u) * 128,
+                     at);
+}
