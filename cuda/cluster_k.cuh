@@ -28,30 +28,46 @@ struct a_tile {
     static_assert(NVS_A_BOX == HALF_K / 4 && NVS_A_SCALE_BOX == BLOCK_K / 16, "boxes");
 };
 
-/* The warp that issues TMA. barriers: the halves of A; exchange: of what the other block sends. */
+/* The five boxes of a stage, by one thread. barriers: of the halves; scales count to the first. */
+template <int ROWS>
+NVS_DEVICE void
+fetch_a_stage(const nvs_a_maps &maps, uint32_t a, uint32_t barriers, uint32_t row0, uint32_t k0)
+{
+    using A = a_tile<ROWS>;
+    mbarrier_arrive_expect_tx(barriers, A::BYTES - 2 * A::HALF);
+    tma_load(a + A::VALS, &maps.vals, k0 / 4, row0, barriers);
+    tma_load(a + A::META, &maps.meta, k0 / 4, row0, barriers);
+    tma_load(a + A::SCALE, &maps.scale, k0 / 16, row0, barriers);
+    mbarrier_arrive_expect_tx(barriers + 8, 2 * A::HALF);
+    tma_load(a + A::VALS + A::HALF, &maps.vals, (k0 + HALF_K) / 4, row0, barriers + 8);
+    tma_load(a + A::META + A::HALF, &maps.meta, (k0 + HALF_K) / 4, row0, barriers + 8);
+}
+
+/* The mbarriers of both blocks are there once all threads have called this or meet_blocks(). */
+NVS_DEVICE void
+announce_barriers(void)
+{
+    __syncwarp();
+    bar_arrive(READY, THREADS);
+    barrier_cluster_arrive_relaxed();
+}
+
+/* The warp that issues TMA, where there is one stage. barriers: the halves of A; exchange: of what
+ * the other block sends. */
 template <int ROWS>
 NVS_DEVICE void
 fetch_a(const nvs_a_maps &maps, uint32_t a, uint32_t barriers, uint32_t exchange,
         uint32_t exchange_bytes, uint32_t row0, uint32_t k0)
 {
-    using A = a_tile<ROWS>;
     if (threadIdx.x % 32 == 0) {
         mbarrier_init(barriers, 1);
         mbarrier_init(barriers + 8, 1);
         mbarrier_init(exchange, 1);
         fence_mbarrier_init_cluster();
-        mbarrier_arrive_expect_tx(barriers, A::BYTES - 2 * A::HALF);
-        tma_load(a + A::VALS, &maps.vals, k0 / 4, row0, barriers);
-        tma_load(a + A::META, &maps.meta, k0 / 4, row0, barriers);
-        tma_load(a + A::SCALE, &maps.scale, k0 / 16, row0, barriers);
-        mbarrier_arrive_expect_tx(barriers + 8, 2 * A::HALF);
-        tma_load(a + A::VALS + A::HALF, &maps.vals, (k0 + HALF_K) / 4, row0, barriers + 8);
-        tma_load(a + A::META + A::HALF, &maps.meta, (k0 + HALF_K) / 4, row0, barriers + 8);
+        fetch_a_stage<ROWS>(maps, a, barriers, row0, k0);
         mbarrier_arrive_expect_tx(exchange, exchange_bytes);
     }
-    __syncwarp();
-    bar_arrive(READY, THREADS);
-    barrier_cluster_arrive_relaxed();
+    announce_barriers();
 }
 
 /* The workers' counterpart: the mbarriers of both blocks are there when it returns. */
@@ -99,29 +115,55 @@ struct b_share {
     uint2 scale[UNITS];
 };
 
-/* Rows past the end read the last one, columns past K (whole superslabs) read nothing. */
+/* Where a thread's unit of B stands in global memory, from column k on. */
+struct b_source {
+    const uint8_t *codes, *scale;
+};
+
+/* The first column of a thread's share of the stage at k0. */
+NVS_DEVICE uint32_t
+first_column(uint32_t k0, const b_place &at)
+{
+    return k0 + threadIdx.x / PART_THREADS * SUPERSLAB + at.pair * 2 * SEGMENT;
+}
+
+/* Rows past the end read the last one. args: load_b_args(). */
+NVS_DEVICE b_source
+find_unit(const nvs_gemm_args &args, uint32_t column0, int unit, uint32_t k, const b_place &at)
+{
+    const uint32_t warp = threadIdx.x % PART_THREADS / 32;
+    const uint32_t row = min(column0 + 32 * unit + 8 * warp + at.row, (uint32_t)args.n - 1);
+    b_source from;
+    from.codes = args.b_fp4 + (uint64_t)row * (uint32_t)args.b_fp4_ld + k / 2 + at.half * 16;
+    from.scale = args.b_scale + (uint64_t)row * (uint32_t)args.b_scale_ld + k / 16;
+    return from;
+}
+
+/* Columns past K (whole superslabs: inside is false) read nothing and are zeros. */
+template <int BN>
+NVS_DEVICE void
+load_unit(const b_source &from, bool inside, int unit, b_share<BN> &b)
+{
+    b.codes[unit][0] = b.codes[unit][1] = make_uint4(0, 0, 0, 0);
+    b.scale[unit] = make_uint2(0, 0);
+    if (inside) {
+        b.codes[unit][0] = ld_global_nc_v4(from.codes);
+        b.codes[unit][1] = ld_global_nc_v4(from.codes + SEGMENT / 2);
+        b.scale[unit] = ld_global_nc_v2(from.scale);
+    }
+}
+
+/* A thread's share of the stage at k0, where there is one stage. */
 template <int BN>
 NVS_DEVICE void
 load_b(const nvs_gemm_args &parameters, uint32_t column0, uint32_t k0, const b_place &at,
        b_share<BN> &b)
 {
     const nvs_gemm_args args = load_b_args(parameters);
-    const uint32_t warp = threadIdx.x % PART_THREADS / 32;
-    const uint32_t k = k0 + threadIdx.x / PART_THREADS * SUPERSLAB + at.pair * 2 * SEGMENT;
+    const uint32_t k = first_column(k0, at);
 #pragma unroll
-    for (int u = 0; u < b.UNITS; ++u) {
-        const uint32_t row = min(column0 + 32 * u + 8 * warp + at.row, (uint32_t)args.n - 1);
-        const uint8_t *codes = args.b_fp4 + (uint64_t)row * (uint32_t)args.b_fp4_ld + k / 2 +
-                               at.half * 16;
-        const uint8_t *scale = args.b_scale + (uint64_t)row * (uint32_t)args.b_scale_ld + k / 16;
-        b.codes[u][0] = b.codes[u][1] = make_uint4(0, 0, 0, 0);
-        b.scale[u] = make_uint2(0, 0);
-        if (k < (uint32_t)args.k) {
-            b.codes[u][0] = ld_global_nc_v4(codes);
-            b.codes[u][1] = ld_global_nc_v4(codes + SEGMENT / 2);
-            b.scale[u] = ld_global_nc_v2(scale);
-        }
-    }
+    for (int u = 0; u < b.UNITS; ++u)
+        load_unit<BN>(find_unit(args, column0, u, k, at), k < (uint32_t)args.k, u, b);
     keep_order();
 }
 

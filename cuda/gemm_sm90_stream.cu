@@ -70,15 +70,15 @@ copy_a(const nvs_gemm_args &args, const walk &at, uint32_t slot)
     const uint8_t *vals = args.a_vals + byte + (uint64_t)row * vals_ld;
     const uint8_t *meta = args.a_meta + byte + (uint64_t)row * meta_ld;
     const uint32_t to = slot + lane * 16;
-    cp_async_16(to, vals, row < m);
-    cp_async_16(to + META, meta, row < m);
-    cp_async_16(to + 8 * A_ROW, vals + 8 * (uint64_t)vals_ld, row + 8 < m);
-    cp_async_16(to + META + 8 * A_ROW, meta + 8 * (uint64_t)meta_ld, row + 8 < m);
+    cp_async_16_of_line(to, vals, row < m);
+    cp_async_16_of_line(to + META, meta, row < m);
+    cp_async_16_of_line(to + 8 * A_ROW, vals + 8 * (uint64_t)vals_ld, row + 8 < m);
+    cp_async_16_of_line(to + META + 8 * A_ROW, meta + 8 * (uint64_t)meta_ld, row + 8 < m);
     if (lane < TILE_M)
-        cp_async_16(to + A_SCALE,
-                    args.a_scale + at.slab * SCALE_ROW +
-                        (uint64_t)scale_row * (uint32_t)args.a_scale_ld,
-                    scale_row < m);
+        cp_async_16_of_line(to + A_SCALE,
+                            args.a_scale + at.slab * SCALE_ROW +
+                                (uint64_t)scale_row * (uint32_t)args.a_scale_ld,
+                            scale_row < m);
 }
 
 /* A warp's slab of B. Columns past the last are zeros. */

@@ -161,6 +161,21 @@ keep_order(void)
     asm volatile("pmevent 0;" ::: "memory");
 }
 
+/* Hands registers back, and takes them, by whole warpgroups; up to what all had at the launch. */
+template <int REGISTERS>
+NVS_DEVICE void
+setmaxnreg_dec(void)
+{
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(REGISTERS));
+}
+
+template <int REGISTERS>
+NVS_DEVICE void
+setmaxnreg_inc(void)
+{
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(REGISTERS));
+}
+
 /* ---- clusters ------------------------------------------------------------------------------- */
 
 NVS_DEVICE uint32_t
@@ -213,6 +228,12 @@ mbarrier_arrive_expect_tx(uint32_t barrier, uint32_t bytes)
 }
 
 NVS_DEVICE void
+mbarrier_arrive(uint32_t barrier)
+{
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+
+NVS_DEVICE void
 mbarrier_wait(uint32_t barrier, uint32_t parity)
 {
     asm volatile("{\n"
@@ -243,6 +264,15 @@ cp_async_16(uint32_t shared, const void *global, bool inside)
 {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared), "l"(global),
                  "r"(inside ? 16 : 0)
+                 : "memory");
+}
+
+/* The same where the copies that take the rest of the 128-byte line are another warp's. */
+NVS_DEVICE void
+cp_async_16_of_line(uint32_t shared, const void *global, bool inside)
+{
+    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(shared),
+                 "l"(global), "r"(inside ? 16 : 0)
                  : "memory");
 }
 

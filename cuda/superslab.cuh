@@ -106,15 +106,13 @@ multiply_slab(const uint32_t (&step)[2][4], uint64_t slab, uint32_t meta, float 
 }
 
 /* A's four slabs against the part's B tile. The part's threads meet once, when the first slab of A
- * is ready and so, by then, is the tile. */
+ * is ready and so, by then, is the tile; each has called fence_proxy_async() since it wrote there. */
 template <int BN, int ROWS>
 NVS_DEVICE void
-multiply_superslab(const a_share<ROWS> &a, const quad_transpose &transpose, uint64_t tile,
-                   int barrier, int threads, float (&sum)[BN / 2])
+multiply_slabs(const a_share<ROWS> &a, const uint32_t (&meta)[SLABS], uint64_t tile, int barrier,
+               int threads, float (&sum)[BN / 2])
 {
-    uint32_t step[SLABS][2][4], meta[SLABS];
-    decode_metadata(a, transpose, meta);
-    fence_proxy_async();
+    uint32_t step[SLABS][2][4];
 #pragma unroll
     for (int i = 0; i < SLABS; ++i) {
         decode_a(a, i, step[i]);
@@ -122,4 +120,15 @@ multiply_superslab(const a_share<ROWS> &a, const quad_transpose &transpose, uint
             bar_sync(barrier, threads);
         multiply_slab<BN>(step[i], tile + i * (BN * 128 >> 4), meta[i], sum);
     }
+}
+
+template <int BN, int ROWS>
+NVS_DEVICE void
+multiply_superslab(const a_share<ROWS> &a, const quad_transpose &transpose, uint64_t tile,
+                   int barrier, int threads, float (&sum)[BN / 2])
+{
+    uint32_t meta[SLABS];
+    decode_metadata(a, transpose, meta);
+    fence_proxy_async();
+    multiply_slabs<BN>(a, meta, tile, barrier, threads, sum);
 }

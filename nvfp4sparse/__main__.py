@@ -55,8 +55,14 @@ def build_parser() -> argparse.ArgumentParser:
     )
     bench.add_argument("--kernels", nargs="+", metavar="NAME", help="only these of our kernels")
     bench.add_argument("--no-peers", action="store_true", help="leave other libraries out")
-    bench.add_argument(
+    instead = bench.add_mutually_exclusive_group()
+    instead.add_argument(
         "--host", action="store_true", help="what a call costs the host, instead of the device"
+    )
+    instead.add_argument(
+        "--sweep",
+        choices=("m", "n"),
+        help="the chosen kernel alone, at every m up to 512 or, C column-major, n up to 256",
     )
     bench.add_argument("--quick", action="store_true", help="fewer problems and calls")
     bench.add_argument("--seed", type=int, default=0)
@@ -73,7 +79,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not words or (words[0].startswith("-") and words[0] not in ("-h", "--help")):
         words.insert(0, COMMANDS[0])
     options = build_parser().parse_args(words)
-    name = "host" if getattr(options, "host", False) else options.command
+    name = options.command
+    if name == "bench":
+        name = "host" if options.host else "sweep" if options.sweep else name
     command = importlib.import_module(f".cli.{name}", __package__)
     return command.run(options)
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The choice of a row of the kernel table (kernels.c), and why the others do not fit. No CUDA call
- * and no Python here.
+ * The choice of a row of the kernel table (kernels.c), and what is against the others. No CUDA
+ * call and no Python here.
  */
 #include "dispatch.h"
 
@@ -16,6 +16,10 @@
 enum { /* of every compute capability since 3.0 */
     MAX_GRID_X = INT_MAX,
     MAX_GRID_Z = 65535,
+};
+
+enum {
+    SM_COUNT_UNSEEN = 132, /* of an H200 SXM: for a plan without a device */
 };
 
 const struct nvs_kernel *
@@ -58,6 +62,23 @@ has_too_many_tiles(const struct nvs_kernel *kernel, const struct nvs_problem *pr
     int64_t rows = divide_up(problem->m, kernel->tile_m);
     int64_t columns = divide_up(problem->n, kernel->tile_n);
     return columns > MAX_GRID_X / kernel->cluster || divide_up(rows, NVS_GRID_Y) > MAX_GRID_Z;
+}
+
+/* One block per multiprocessor, whole clusters of them at a time. */
+static int64_t
+count_waves(const struct nvs_kernel *kernel, const struct nvs_problem *problem)
+{
+    int sm_count = problem->sm_count > 0 ? problem->sm_count : SM_COUNT_UNSEEN;
+    int64_t tiles = divide_up(problem->m, kernel->tile_m) * divide_up(problem->n, kernel->tile_n);
+    int resident = sm_count / kernel->cluster;
+    return divide_up(tiles, resident > 0 ? resident : 1);
+}
+
+/* A double, as the largest grids on the smallest GPUs would overflow an int64_t. */
+static double
+expected_ns(const struct nvs_kernel *kernel, const struct nvs_problem *problem)
+{
+    return (double)count_waves(kernel, problem) * kernel->wave_ns;
 }
 
 /* Why a row cannot run a problem. */
@@ -200,15 +221,60 @@ nvs_misfit(const struct nvs_kernel *kernel, const struct nvs_problem *problem)
     return "it does not fit";
 }
 
+/* nvs_select() without the rows before `first`. */
+static const struct nvs_kernel *
+select_from(const struct nvs_kernel *first, const struct nvs_problem *problem)
+{
+    const struct nvs_kernel *best = NULL;
+    double best_ns = 0;
+    for (const struct nvs_kernel *row = first; row < nvs_kernels + nvs_kernel_count; row++) {
+        if (row->wave_ns == 0 && best != NULL) {
+            return best;
+        }
+        if (find_misfit(row, problem) != FITS) {
+            continue;
+        }
+        if (row->wave_ns == 0) {
+            return row;
+        }
+        double ns = expected_ns(row, problem);
+        if (best == NULL || ns < best_ns) {
+            best = row;
+            best_ns = ns;
+        }
+    }
+    return best;
+}
+
+const char *
+nvs_reason_against(const struct nvs_kernel *kernel, const struct nvs_problem *problem)
+{
+    static _Thread_local char text[256];
+    const char *misfit = nvs_misfit(kernel, problem);
+    if (misfit != NULL || kernel->wave_ns == 0) {
+        return misfit;
+    }
+    const struct nvs_kernel *first = kernel;
+    while (first > nvs_kernels && first[-1].wave_ns > 0) {
+        first--;
+    }
+    const struct nvs_kernel *best = select_from(first, problem);
+    if (expected_ns(best, problem) >= expected_ns(kernel, problem)) {
+        return NULL;
+    }
+    int64_t waves = count_waves(kernel, problem);
+    snprintf(text, sizeof(text),
+             "its %" PRId64 " wave%s of %d ns (at k = 2048) %s expected to take longer than the "
+             "%" PRId64 " of %d ns of %s",
+             waves, waves == 1 ? "" : "s", kernel->wave_ns, waves == 1 ? "is" : "are",
+             count_waves(best, problem), best->wave_ns, best->name);
+    return text;
+}
+
 const struct nvs_kernel *
 nvs_select(const struct nvs_problem *problem)
 {
-    for (int i = 0; i < nvs_kernel_count; i++) {
-        if (find_misfit(&nvs_kernels[i], problem) == FITS) {
-            return &nvs_kernels[i];
-        }
-    }
-    return NULL;
+    return select_from(nvs_kernels, problem);
 }
 
 void
@@ -220,7 +286,7 @@ nvs_explain_no_kernel(const struct nvs_problem *problem, char *text, size_t size
     for (int i = 0; i < nvs_kernel_count && used >= 0 && (size_t)used < size; i++) {
         if (nvs_kernels[i].kind == problem->kind) {
             used += snprintf(text + used, size - (size_t)used, "%s%s: %s", separator,
-                             nvs_kernels[i].name, nvs_misfit(&nvs_kernels[i], problem));
+                             nvs_kernels[i].name, nvs_reason_against(&nvs_kernels[i], problem));
             separator = "; ";
         }
     }

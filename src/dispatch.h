@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The kernel table: plain data, no CUDA call, testable without a GPU. nvs_select() returns the
- * first row that fits a problem, so rows stand most specific first.
+ * first row that fits a problem, so rows stand most specific first; rows that stand together and
+ * have wave_ns are one entry, of which the cheapest counts. What a row can run and what it is
+ * chosen for are two questions: kernel= asks the first alone.
  */
 #ifndef NVS_DISPATCH_H
 #define NVS_DISPATCH_H
@@ -39,6 +41,8 @@ struct nvs_kernel {
     int threads;
     int cluster;      /* blocks that share one tile, along the grid's x; 1: no cluster */
     bool persistent;  /* blocks walk the tiles, so the grid is no larger than the GPU */
+    int wave_ns;      /* above 0: the time that one more wave of its blocks takes at k = 2048 on an
+                         H200; it weighs the row against its neighbours that have one too */
     int shared_bytes; /* dynamic shared memory */
     int a_box_rows;   /* above 0: A comes by TMA, this many rows in a box, and the kernel takes a
                          struct nvs_a_maps (gemm_args.h) as well; such a row needs NVS_NEEDS_ALL,
@@ -49,7 +53,8 @@ struct nvs_kernel {
 struct nvs_problem {
     enum nvs_device_kind kind;
     int cc;       /* compute capability * 10; 0 for the CPU */
-    int sm_count; /* of the GPU; 0 if there is none in sight: then a grid takes all tiles */
+    int sm_count; /* of the GPU; 0 if there is none in sight: then a grid takes all tiles, and
+                     a wave is as large as on an H200 */
     int64_t m, n, k;
     unsigned aligned; /* enum nvs_needs: what the operands satisfy */
     bool built;       /* only rows whose image is in this build, with code for cc, fit */
@@ -65,10 +70,16 @@ const struct nvs_kernel *nvs_find_kernel(const char *name);
  * until the thread asks again. */
 const char *nvs_misfit(const struct nvs_kernel *kernel, const struct nvs_problem *problem);
 
-/* The first row that fits, or NULL. */
+/* NULL if nvs_select() takes the row unless one above it is taken, else a phrase as nvs_misfit()
+ * has it; also where the row could run the problem but a neighbour is expected to be faster. */
+const char *nvs_reason_against(const struct nvs_kernel *kernel, const struct nvs_problem *problem);
+
+/* The first row that fits, or NULL. If it has wave_ns, the one of least waves * wave_ns of the rows
+ * that fit, have wave_ns and follow it without a row that has none; of equals the first. */
 const struct nvs_kernel *nvs_select(const struct nvs_problem *problem);
 
-/* Into text: the compute capability, and why each row of the problem's kind does not fit. */
+/* Into text: the compute capability, and what is against each row of the problem's kind; for a
+ * problem that nvs_select() found nothing for. */
 void nvs_explain_no_kernel(const struct nvs_problem *problem, char *text, size_t size);
 
 /* Columns of tiles times blocks per cluster along x, rows of tiles along y and z as NVS_GRID_Y in

@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The kernel table: the first row that fits a problem runs it, so the most specific stand first.
+ * Rows for the same problems that differ in the tile have wave_ns and stand together, the smallest
+ * first: a larger tile takes longer but decodes an operand fewer times, so which of them is fastest
+ * depends on how many waves each needs.
  *
  * To add a kernel: write cuda/gemm_<arch>.cu, add its row above the ones it beats, and its shapes
  * to the tests. A row's `when` says on what hardware it was run, or that it was not.
@@ -31,12 +34,21 @@
     }
 
 /* ROWS x COLUMNS of C per cluster, A by TMA. */
-#define SM90_CLUSTER(FILE, ROWS, COLUMNS, M_MIN, M_MAX, N_MIN, SHARED, WHEN)                       \
+#define SM90_CLUSTER(FILE, ROWS, COLUMNS, M_MAX, WAVE_NS, SHARED, WHEN)                            \
     {                                                                                              \
         SM90(FILE, "m" #ROWS "n" #COLUMNS), ONE_STAGE,                                             \
-            .m_min = (M_MIN), .m_max = (M_MAX), .n_min = (N_MIN), .tile_m = (ROWS),                \
-            .tile_n = (COLUMNS), .threads = 544, .cluster = 2, .a_box_rows = (ROWS),               \
-            .shared_bytes = (SHARED), .when = WHEN                                                 \
+            .m_max = (M_MAX), .tile_m = (ROWS), .tile_n = (COLUMNS), .threads = 544, .cluster = 2, \
+            .wave_ns = (WAVE_NS), .a_box_rows = (ROWS), .shared_bytes = (SHARED), .when = WHEN     \
+    }
+
+/* 64 x COLUMNS of C per cluster, A by TMA through a ring, any number of stages of K. */
+#define SM90_RING(COLUMNS, WAVE_NS, SHARED)                                                        \
+    {                                                                                              \
+        SM90("ring", "m64n" #COLUMNS "_ring"),                                                     \
+            .m_max = INT32_MAX, .k_max = INT32_MAX, .k_multiple = 256, .needs = NVS_NEEDS_ALL,     \
+            .tile_m = 64, .tile_n = (COLUMNS), .threads = 640, .cluster = 2, .wave_ns = (WAVE_NS), \
+            .a_box_rows = 64, .shared_bytes = (SHARED),                                            \
+            .when = "64 x " #COLUMNS " tiles, k a multiple of 256; run on an H200"                 \
     }
 
 /* Few columns, all of B in shared memory; what limits K is its size. */
@@ -57,20 +69,22 @@ const struct nvs_kernel nvs_kernels[] = {
               "up to 16 rows, k a multiple of 256 up to 2048; run on an H200"),
     SM90_WARP("m16_long", 2, LONG_K, NVS_SM90_M16_LONG_SHARED,
               "up to 16 rows, any k; run on an H200"),
-    SM90_CLUSTER("m64", 32, 32, 0, 32, 0, NVS_SM90_M32N32_SHARED,
+    SM90_CLUSTER("m64", 32, 32, 32, 0, NVS_SM90_M32N32_SHARED,
                  "up to 32 rows, k a multiple of 256 up to 2048; run on an H200"),
     SM90_WARP("m32_long", 4, LONG_K, NVS_SM90_M32_LONG_SHARED,
               "up to 32 rows, any k; run on an H200"),
     SM90_STREAM(8, 23296, NVS_SM90_STREAM8_SHARED,
-                "up to 8 columns, k a multiple of 256 up to 23296; not run yet"),
+                "up to 8 columns, k a multiple of 256 up to 23296; run on an H200"),
     SM90_STREAM(16, 9728, NVS_SM90_STREAM16_SHARED,
-                "up to 16 columns, k a multiple of 256 up to 9728; not run yet"),
-    SM90_CLUSTER("m128", 128, 64, 129, INT32_MAX, 33, NVS_SM90_M128N64_SHARED,
-                 "more than 128 rows, k a multiple of 256 up to 2048; run on an H200"),
-    SM90_CLUSTER("m64", 64, 64, 65, INT32_MAX, 33, NVS_SM90_M64N64_SHARED,
-                 "more than 64 rows, k a multiple of 256 up to 2048; run on an H200"),
-    SM90_CLUSTER("m64", 64, 32, 0, INT32_MAX, 0, NVS_SM90_M64N32_SHARED,
-                 "up to 64 rows or 32 columns, k a multiple of 256 up to 2048; run on an H200"),
+                "up to 16 columns, k a multiple of 256 up to 9728; run on an H200"),
+    SM90_CLUSTER("m64", 64, 32, INT32_MAX, 3300, NVS_SM90_M64N32_SHARED,
+                 "64 x 32 tiles, k a multiple of 256 up to 2048; run on an H200"),
+    SM90_CLUSTER("m64", 64, 64, INT32_MAX, 4900, NVS_SM90_M64N64_SHARED,
+                 "64 x 64 tiles, k a multiple of 256 up to 2048; run on an H200"),
+    SM90_CLUSTER("m128", 128, 64, INT32_MAX, 6400, NVS_SM90_M128N64_SHARED,
+                 "128 x 64 tiles, k a multiple of 256 up to 2048; run on an H200"),
+    SM90_RING(32, 3600, NVS_SM90_M64N32_RING_SHARED),
+    SM90_RING(64, 5200, NVS_SM90_M64N64_RING_SHARED),
     {
         SM90("wgmma", "m64n32_long"),
         LONG_K,

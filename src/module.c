@@ -54,18 +54,21 @@ PyDoc_STRVAR(
     kernels_doc,
     "kernels($module, /)\n--\n\n"
     "The kernel table, most specific row first: a list of dicts. A problem gets the first\n"
-    "row that fits it; \"built\" tells whether this build has the row's code.");
+    "row that fits it. Rows that stand together and have \"wave_ns\" count as one: the\n"
+    "row with the least waves of blocks times wave_ns, the nanoseconds that one more wave\n"
+    "takes at k = 2048 on an H200. kernel= asks only whether a row fits. \"built\" tells\n"
+    "whether this build has the row's code.");
 
-PyDoc_STRVAR(
-    plan_doc,
-    "plan($module, m, n, k, device=None, *, cc=None, aligned=True)\n--\n\n"
-    "What a call of that size would run: a dict with kernel (a name, or None), why (for\n"
-    "each row before it: what does not fit), grid, threads, cluster, shared_bytes, cc and\n"
-    "pinned (by NVFP4SPARSE_KERNEL).\n"
-    "\n"
-    "device: \"cpu\", \"cuda:N\", an int, or None for the first GPU, else the CPU. cc: a\n"
-    "compute capability times 10 (90) in place of a device; no GPU is needed then, and\n"
-    "rows count that this build lacks. aligned: whether rows and addresses are.");
+PyDoc_STRVAR(plan_doc,
+             "plan($module, m, n, k, device=None, *, cc=None, aligned=True)\n--\n\n"
+             "What a call of that size would run: a dict with kernel (a name, or None), why (for\n"
+             "each row before it: what does not fit, or which row should be faster), grid,\n"
+             "threads, cluster, shared_bytes, cc and pinned (by NVFP4SPARSE_KERNEL).\n"
+             "\n"
+             "device: \"cpu\", \"cuda:N\", an int, or None for the first GPU, else the CPU. cc: a\n"
+             "compute capability times 10 (90) in place of a device; no GPU is needed then, rows\n"
+             "count that this build lacks, and a wave is 132 blocks, as on an H200. aligned:\n"
+             "whether rows and addresses are.");
 
 PyDoc_STRVAR(cuda_info_doc,
              "cuda_info($module, /)\n--\n\n"

@@ -41,16 +41,16 @@ kernel_dict(const struct nvs_kernel *kernel)
     }
     bool is_built = kernel->kind == NVS_KIND_CPU || nvs_find_image(kernel->image) != NULL;
     return Py_BuildValue(
-        "{ss sz sz ss si si sL sL sL sL sL si sN si si si si sO si si ss sO}", "name", kernel->name,
-        "symbol", kernel->symbol, "image", kernel->image, "kind",
+        "{ss sz sz ss si si sL sL sL sL sL si sN si si si si sO si si si ss sO}", "name",
+        kernel->name, "symbol", kernel->symbol, "image", kernel->image, "kind",
         kernel->kind == NVS_KIND_CPU ? "cpu" : "cuda", "cc_min", kernel->cc_min, "cc_max",
         kernel->cc_max, "m_min", (long long)kernel->m_min, "m_max", (long long)kernel->m_max,
         "n_min", (long long)kernel->n_min, "n_max", (long long)kernel->n_max, "k_max",
         (long long)kernel->k_max, "k_multiple", kernel->k_multiple, "needs", needs, "tile_m",
         kernel->tile_m, "tile_n", kernel->tile_n, "threads", kernel->threads, "cluster",
-        kernel->cluster, "persistent", kernel->persistent ? Py_True : Py_False, "shared_bytes",
-        kernel->shared_bytes, "a_box_rows", kernel->a_box_rows, "when", kernel->when, "built",
-        is_built ? Py_True : Py_False);
+        kernel->cluster, "persistent", kernel->persistent ? Py_True : Py_False, "wave_ns",
+        kernel->wave_ns, "shared_bytes", kernel->shared_bytes, "a_box_rows", kernel->a_box_rows,
+        "when", kernel->when, "built", is_built ? Py_True : Py_False);
 }
 
 PyObject *
@@ -159,7 +159,7 @@ place_problem(PyObject *device, PyObject *cc, struct nvs_problem *problem)
     return 0;
 }
 
-/* The row that a call would take, and in `why` what keeps it from each row above that. */
+/* The row that a call would take, and in `why` what is against each row above that. */
 static const struct nvs_kernel *
 choose(const struct nvs_state *state, const struct nvs_problem *problem, PyObject *why,
        bool *pinned)
@@ -167,12 +167,13 @@ choose(const struct nvs_state *state, const struct nvs_problem *problem, PyObjec
     *pinned = state->pinned != NULL && state->pinned->kind == problem->kind;
     for (int i = 0; i < nvs_kernel_count; i++) {
         const struct nvs_kernel *kernel = &nvs_kernels[i];
-        const char *misfit = nvs_misfit(kernel, problem);
-        if (misfit == NULL && (!*pinned || kernel == state->pinned)) {
+        const char *against = *pinned ? nvs_misfit(kernel, problem)
+                                      : nvs_reason_against(kernel, problem);
+        if (against == NULL && (!*pinned || kernel == state->pinned)) {
             return kernel;
         }
-        PyObject *phrase = PyUnicode_FromString(misfit ? misfit
-                                                       : "NVFP4SPARSE_KERNEL names another");
+        PyObject *phrase = PyUnicode_FromString(against ? against
+                                                        : "NVFP4SPARSE_KERNEL names another");
         if (phrase == NULL || PyDict_SetItemString(why, kernel->name, phrase) < 0) {
             Py_XDECREF(phrase);
             return NULL;

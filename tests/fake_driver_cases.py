@@ -121,6 +121,27 @@ def test_persistent_grid_is_no_larger_than_the_gpu(m, blocks):
     assert plan(m, 5, 256, 1)["grid"] == (blocks, 1, 1)
 
 
+@pytest.mark.parametrize(
+    ("device", "m", "n", "chosen"),
+    [
+        (1, 64, 128, "m64n32"),  # one wave of 8 blocks
+        (1, 64, 129, "m64n64"),
+        (1, 64, 257, "m64n64"),
+        (1, 65, 129, "m128n64"),
+        (0, 64, 96, "m64n32"),
+        (0, 64, 128, "m64n64"),
+        (0, 64, 224, "m64n64"),  # 14 blocks of m64n32 are three waves: one block has no second
+    ],
+)
+def test_a_wave_is_as_large_as_the_gpu(device, m, n, chosen):
+    """7 and 8 multiprocessors, for the choice alone: a named kernel runs any number of waves."""
+    problem = Problem(device, shape=(m, n, 256))
+    for name in ("m64n32", "m64n64", "m128n64", None):
+        problem.run(kernel=name and f"sm90_{name}").check()
+        assert launch()["symbol"] == f"nvs_gemm_sm90_{name or chosen}"
+    assert plan(m, n, 256, device)["kernel"] == f"sm90_{chosen}"
+
+
 def test_first_call_inside_a_capture():
     stream = FAKE.fake_stream(0)
     FAKE.fake_capture(stream, 1)

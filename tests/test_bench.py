@@ -22,6 +22,7 @@ from nvfp4sparse.cli import (
     peers,
     plots,
     report,
+    sweep,
     table,
     timing,
     torch_device,
@@ -60,6 +61,52 @@ def test_a_call_lasts_from_its_first_start_to_its_last_end():
 def test_an_incomplete_trace_is_no_figure(calls):
     with pytest.raises(RuntimeError, match="not 2 alike"):
         cupti.split_calls(trace(*calls), {SEPARATOR}, 2)
+
+
+def test_a_trace_of_several_problems():
+    """Each problem's calls are alike; those of two problems need not be."""
+    first, second = [("gemm", 1, 2)], [("gemm", 1, 2), ("reduce", 3, 4)]
+    events = trace(first, first, second, second)
+    assert cupti.split_problems(events, {SEPARATOR}, 2, 2) == [[1.0, 1.0], [3.0, 3.0]]
+    with pytest.raises(RuntimeError, match="holds 4 calls, not 3 of 2 problems"):
+        cupti.split_problems(events, {SEPARATOR}, 3, 2)
+    with pytest.raises(RuntimeError, match="not 2 alike"):
+        cupti.split_problems(trace(first, second, second, second), {SEPARATOR}, 2, 2)
+
+
+class NotedCupti(cupti.CuptiTimer):
+    """Its traces hold what the calls note down, the first `lossy` ones less their last event."""
+
+    def __init__(self, lossy):
+        self.lossy = lossy
+        self.clock = 0.0
+        self.events = []
+        self.device = SimpleNamespace(scrub=self.kernel(SEPARATOR, 1.0), synchronize=lambda: None)
+        self._separators = {SEPARATOR}
+
+    def kernel(self, name, seconds):
+        def call():
+            self.events.append((name, self.clock, self.clock + seconds))
+            self.clock += seconds
+
+        return call
+
+    def _trace(self, run):
+        self.events.clear()
+        run()
+        self.lossy -= 1
+        return self.events[: -1 if self.lossy >= 0 else None]
+
+
+def test_cold_times_of_several_problems():
+    """A trace that lost an event is taken once more, and never turns into a figure."""
+    for lossy in (0, 1):
+        timer = NotedCupti(lossy)
+        samples = timer.cold([timer.kernel("one", 3.0), timer.kernel("other", 5.0)], 4)
+        assert [(sample.median, sample.calls) for sample in samples] == [(3.0, 4), (5.0, 4)]
+    timer = NotedCupti(2)
+    with pytest.raises(RuntimeError, match="holds 7 calls, not 4 of 2 problems"):
+        timer.cold([timer.kernel("one", 3.0), timer.kernel("other", 5.0)], 4)
 
 
 def test_a_sample_summarises():
@@ -188,6 +235,40 @@ def test_problems():
     assert all(p.column_major for p in weights)
 
 
+def test_problems_of_a_sweep():
+    found = sweep.problems_of(parse("--sweep", "m"), on_gpu=True)
+    assert found == [workload.Problem(m, 2048, 2048) for m in range(1, 513)]
+    found = sweep.problems_of(parse("--sweep", "n", "--m", "64", "--k", "32"), on_gpu=True)
+    assert found == [workload.Problem(64, n, 32, column_major=True) for n in range(1, 257)]
+    found = sweep.problems_of(parse("--sweep", "m", "--m", "3", "1", "3"), on_gpu=False)
+    assert [p.m for p in found] == [1, 3]
+    assert len(sweep.problems_of(parse("--sweep", "n"), on_gpu=False)) < 10
+
+
+def test_steps_of_a_sweep():
+    """Up and down count alike, and a point without a time has no step."""
+    rows = []
+    times = (1.0, 1.1, 1.65, 1.65, None, 3.0, 2.4)
+    for m, (kernel, microseconds) in enumerate(zip("aabbbbc", times, strict=True), start=1):
+        rows.append(report.new_row(kernel, "ours", workload.Problem(m, 32, 16)))
+        rows[-1].cold_us = microseconds
+    rows[4].status = "FAILED: lost"
+    steps = [(round(factor, 3), a.m, b.m) for factor, a, b in sweep.steps_of(rows)]
+    assert steps == [(1.1, 1, 2), (1.5, 2, 3), (1.0, 3, 4), (0.8, 6, 7)]
+    words = sweep.summary(rows, "m").splitlines()
+    assert [line.split() for line in words[2:5]] == [
+        ["1", "2", "a", "1.00", "1.10"],
+        ["3", "6", "b", "1.65", "3.00"],
+        ["7", "7", "c", "2.40", "2.40"],
+    ]
+    assert words[6:] == [
+        "- step of 1.50x from m = 2 (a, 1.10 us) to m = 3 (b, 1.65 us)",
+        "- step of 0.80x from m = 6 (b, 3.00 us) to m = 7 (c, 2.40 us)",
+        "- the largest of 4 steps: 1.50x from m = 2 (a, 1.10 us) to m = 3 (b, 1.65 us)",
+        "- b: FAILED: lost",
+    ]
+
+
 def test_rows_survive_the_csv(tmp_path):
     rows = []
     for m in (1, 64):
@@ -264,6 +345,71 @@ def test_bench_of_a_gpu(tmp_path, monkeypatch):
     assert int(ours["calls"]) == bench.QUICK_CALLS
     assert "CUDA events" in ours["timer"]
     assert by_kernel["cuBLAS bf16"]["status"] == "not run: needs PyTorch with CUDA"
+
+
+def run_pretended_sweep(monkeypatch, folder, *words):
+    monkeypatch.setattr(sweep, "find_gpu", lambda: (PretendGpu(), ""))
+    status = command_line.main(["bench", *words, "--k", "64", "--out", str(folder)])
+    with (folder / f"sweep_{words[1]}.csv").open(newline="") as file:
+        return status, list(csv.DictReader(file))
+
+
+@pytest.mark.parametrize(("swept", "fixed", "layout"), [("m", "n", "row"), ("n", "m", "column")])
+def test_sweep_of_a_gpu(tmp_path, monkeypatch, swept, fixed, layout):
+    points = [str(point) for point in range(1, sweep.Stretch.LENGTH + 4)]
+    words = ["--sweep", swept, f"--{fixed}", "24", f"--{swept}", *points]
+    status, rows = run_pretended_sweep(monkeypatch, tmp_path, *words)
+    assert status == 0
+    assert [row[swept] for row in rows] == points
+    for row in rows:
+        assert (row[fixed], row["k"], row["layout"]) == ("24", "64", layout)
+        assert (row["kernel"], row["status"]) == ("cpu", "ok")
+        assert int(row["calls"]) == bench.QUICK_CALLS
+        assert row["cold_us"]
+        assert not row["warm_us"]
+    checked = [int(row[swept]) for row in rows if row["error_of_bound"]]
+    assert checked == [1, 17, 33, 35]  # the first and the last of one kernel, and every 16th
+
+
+def test_sweep_sees_a_wrong_result(tmp_path, monkeypatch):
+    gemm = kernels.nvfp4sparse.sparse_gemm
+
+    def wrong_gemm(*operands, **options):
+        found = gemm(*operands, **options)
+        found[-1, -1] += 1 if len(found) >= 16 else 0
+        return found
+
+    monkeypatch.setattr(kernels.nvfp4sparse, "sparse_gemm", wrong_gemm)
+    points = [str(point) for point in range(12, 31)]
+    words = ["--sweep", "m", "--n", "24", "--m", *points]
+    status, rows = run_pretended_sweep(monkeypatch, tmp_path, *words)
+    assert status == 1
+    wrong = [int(row["m"]) for row in rows if row["status"].startswith("WRONG")]
+    assert wrong == [28, 29, 30]  # the first that is checked, and from then on
+
+
+def test_sweep_times_the_chosen_kernel_alone(tmp_path, capsys):
+    for words in (["--kernels", "cpu"], ["--n", "16", "32"]):
+        words = ["bench", "--sweep", "m", *words, "--out", str(tmp_path / "none")]
+        assert command_line.main(words) == 2
+        assert "--sweep m takes one --n, one --k and no --kernels" in capsys.readouterr().err
+    assert not (tmp_path / "none").exists()
+
+
+@pytest.mark.filterwarnings("ignore")  # of the frameworks that it times
+def test_sweep_end_to_end(tmp_path, capsys):
+    """With whatever device is here."""
+    words = ["bench", "--sweep", "n", "--m", "48", "--k", "64", "--n", "1", "2", "3"]
+    assert command_line.main([*words, "--out", str(tmp_path), "--commit", "abc"]) == 0
+    printed = capsys.readouterr().out
+    assert "the largest of 2 steps: " in printed
+    rows = plots.read_csv(tmp_path / "sweep_n.csv")
+    assert [(row["n"], row["commit"]) for row in rows] == [(1, "abc"), (2, "abc"), (3, "abc")]
+    device = devices.find_gpu()[0]
+    for row in rows:
+        choice = _C.plan(48, row["n"], 64, device.label if device else "cpu")
+        assert row["kernel"] == choice["kernel"]
+        assert row["warm_us" if device is None else "cold_us"] > 0
 
 
 def test_bench_fails_if_the_floor_skips_a_word(tmp_path, monkeypatch):

@@ -28,6 +28,7 @@ def test_every_row_is_complete():
         assert min(row["tile_m"], row["tile_n"]) > 0
         assert row["when"]
         assert row["persistent"] in (False, True)
+        assert row["wave_ns"] >= 0
         if row["kind"] == "cuda":
             assert row["cc_min"] <= row["cc_max"]
             assert row["threads"] % 32 == 0
@@ -97,33 +98,96 @@ def test_sparse_weights_and_few_tokens(m, n):
 
 
 @pytest.mark.parametrize(
-    ("m", "name", "other"),
+    ("m", "name", "long", "other"),
     [
-        (1, "m8", "m8_long"),
-        (8, "m8", "m8_long"),
-        (9, "m16", "m16_long"),
-        (17, "m32n32", "m32_long"),
-        (32, "m32n32", "m32_long"),
-        (33, "m64n32", "m64n32_long"),
-        (65, "m64n64", "m64n32_long"),
-        (129, "m128n64", "m64n32_long"),
+        (1, "m8", "m8_long", "m8_long"),
+        (8, "m8", "m8_long", "m8_long"),
+        (9, "m16", "m16_long", "m16_long"),
+        (17, "m32n32", "m32_long", "m32_long"),
+        (32, "m32n32", "m32_long", "m32_long"),
+        (33, "m64n32", "m64n32_ring", "m64n32_long"),
+        (65, "m64n64", "m64n64_ring", "m64n32_long"),
+        (129, "m128n64", "m64n64_ring", "m64n32_long"),
     ],
 )
-def test_one_stage_takes_whole_shares_of_k(m, name, other):
+def test_one_stage_takes_whole_shares_of_k(m, name, long, other):
     """On Hopper a K of whole 256 columns runs in one stage; other K have rows of their own."""
-    name, other = "sm90_" + name, "sm90_" + other
+    name, long, other = "sm90_" + name, "sm90_" + long, "sm90_" + other
     for k in (256, 1024, 1280, 2048):
-        assert plan(m, 64, k, cc=90)["kernel"] == name
-    for k, why in ((64, "multiples of 256"), (1984, "multiples of 256"), (2304, "up to 2048")):
-        choice = plan(m, 64, k, cc=90)
+        assert plan(m, 2048, k, cc=90)["kernel"] == name
+    for k in (64, 1984):
+        choice = plan(m, 2048, k, cc=90)
         assert choice["kernel"] == other
-        assert why in choice["why"][name]
-    nothing = plan(m, 64, 0, cc=90)
+        assert "multiples of 256" in choice["why"][name]
+    choice = plan(m, 2048, 2304, cc=90)
+    assert choice["kernel"] == long
+    assert "up to 2048" in choice["why"][name]
+    nothing = plan(m, 2048, 0, cc=90)
     if ROWS[name]["a_box_rows"]:  # TMA has no map of nothing
         assert nothing["kernel"] == other
         assert "k from 256 on, got 0" in nothing["why"][name]
     else:
         assert nothing["kernel"] == name
+
+
+def waves_passed_over(why):
+    return [name for name, phrase in why.items() if "expected to take longer" in phrase]
+
+
+@pytest.mark.parametrize(
+    ("m", "n", "name"),
+    [
+        (33, 2048, "m64n32"),
+        (64, 2048, "m64n32"),
+        (64, 2112, "m64n32"),  # 132 blocks
+        (64, 2113, "m64n64"),  # 134 of m64n32
+        (64, 8192, "m64n64"),  # two waves; four of m64n32, two of m128n64
+        (65, 2048, "m64n64"),
+        (128, 1056, "m64n32"),
+        (128, 2048, "m64n64"),
+        (129, 2048, "m128n64"),
+        (256, 2048, "m128n64"),
+        (512, 2048, "m128n64"),  # two waves
+        (2048, 17, "m64n32"),
+        (2048, 64, "m64n32"),
+        (2048, 65, "m64n64"),
+        (2048, 128, "m64n64"),
+        (2048, 129, "m128n64"),
+        (4224, 32, "m64n32"),
+        (4225, 32, "m128n64"),
+        (8192, 32, "m128n64"),
+        (8192, 64, "m128n64"),
+        (8449, 32, "m64n32"),  # three waves; two of m128n64
+        (2**20, 2**20, "m128n64"),
+    ],
+)
+def test_the_cheapest_waves(m, n, name):
+    """Of rows with wave_ns: least waves * wave_ns, 132 blocks a wave where no GPU is in sight."""
+    choice = plan(m, n, 2048, cc=90)
+    assert choice["kernel"] == "sm90_" + name
+
+    def waves(row):
+        return -(-row["cluster"] * -(-m // row["tile_m"]) * -(-n // row["tile_n"]) // 132)
+
+    rows = [row for row in CUDA_ROWS if row["wave_ns"]]
+    best = min(rows, key=lambda row: waves(row) * row["wave_ns"])
+    assert best["name"] == choice["kernel"]
+    before = rows[: rows.index(best)]
+    assert waves_passed_over(choice["why"]) == [row["name"] for row in before]
+    for row in before:
+        plural = "waves" if waves(row) > 1 else "wave"
+        phrase = choice["why"][row["name"]]
+        assert phrase.startswith(f"its {waves(row)} {plural} of {row['wave_ns']} ns ")
+        assert phrase.endswith(f" {waves(best)} of {best['wave_ns']} ns of {best['name']}")
+
+
+def test_few_rows_come_before_few_columns():
+    """Up to 32 rows have kernels of their own, for any n."""
+    for n in (1, 8, 16, 17, 2048, 8192):
+        for m, name in ((1, "m8"), (8, "m8"), (16, "m16"), (32, "m32n32")):
+            choice = plan(m, n, 2048, cc=90)
+            assert choice["kernel"] == "sm90_" + name
+            assert not waves_passed_over(choice["why"])
 
 
 def test_grid_of_many_rows():
@@ -183,6 +247,23 @@ def python(code, **environment):
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+SECOND_WAVE = """
+import nvfp4sparse
+choice = nvfp4sparse.plan(2**20, 2**20, 2048, cc=90)
+print(choice["kernel"], choice["pinned"], set(choice["why"].values()))
+"""
+
+
+@pytest.mark.parametrize("name", [row["name"] for row in CUDA_ROWS if row["wave_ns"]])
+def test_a_pinned_row_takes_any_number_of_waves(name):
+    """What its waves cost counts for the choice alone."""
+    found = python(SECOND_WAVE, NVFP4SPARSE_KERNEL=name)
+    assert found.startswith(f"{name} True ")
+    assert "expected to take longer" not in found
+    free = python(SECOND_WAVE, NVFP4SPARSE_KERNEL="")
+    assert "expected to take longer" in free
 
 
 PINNED = """

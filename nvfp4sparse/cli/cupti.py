@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 from .devices import Device
 from .timing import (
@@ -42,6 +43,20 @@ def split_calls(events: Sequence[Event], separators: set[str], calls: int) -> li
     return [max(e for _, _, e in g) - min(s for _, s, _ in g) for g in groups]
 
 
+def split_problems(
+    events: Sequence[Event], separators: set[str], calls: int, problems: int
+) -> list[list[float]]:
+    """Do as `split_calls` for a trace of several problems, `calls` calls of each in turn."""
+    ordered = sorted(events, key=lambda event: event[1])
+    marks = [place for place, event in enumerate(ordered) if event[0] in separators]
+    if len(marks) != calls * problems + 1:
+        raise RuntimeError(
+            f"the profiler's trace holds {len(marks) - 1} calls, not {calls} of {problems} problems"
+        )
+    bounds = pairwise(marks[::calls])
+    return [split_calls(ordered[a : b + 1], separators, calls) for a, b in bounds]
+
+
 class CuptiTimer:
     """PyTorch: the device activities that CUPTI records, through torch.profiler."""
 
@@ -60,33 +75,40 @@ class CuptiTimer:
 
     def measure(self, call: Call, calls: int) -> Timing:
         """Time `calls` calls, cold and then warm, and a graph of them."""
-        cold = self._measure(call, calls, self.device.scrub)
-        warm = self._measure(call, calls, self._mark)
+        [cold] = self.cold([call], calls)
+        [warm] = self._measure([call], calls, self._mark)
         return Timing(cold, warm, graph_seconds(self.device, call))
+
+    def cold(self, problems: Sequence[Call], calls: int) -> list[Sample]:
+        """Time `calls` calls of each problem, cold; one trace for all, as traces take long."""
+        return self._measure(problems, calls, self.device.scrub)
 
     def _mark(self) -> None:
         """Fill too little to disturb L2: where one warm call ends and the next begins."""
         self._marker.fill_(1)
 
-    def _measure(self, call: Call, calls: int, separate: Call) -> Sample:
+    def _measure(self, problems: Sequence[Call], calls: int, separate: Call) -> list[Sample]:
         synchronize = self.device.synchronize
 
         def run() -> None:
-            for _ in range(calls):
-                separate()
-                synchronize()
-                call()
-                synchronize()
+            for call in problems:
+                for _ in range(calls):
+                    separate()
+                    synchronize()
+                    call()
+                    synchronize()
             separate()
 
-        for _ in range(WARM_UP):
-            separate()
-            call()
+        for call in problems:
+            for _ in range(WARM_UP):
+                separate()
+                call()
+        expected = self._separators, calls, len(problems)
         try:
-            seconds = split_calls(self._trace(run), self._separators, calls)
+            seconds = split_problems(self._trace(run), *expected)
         except RuntimeError:  # once more: a profiler may lose records
-            seconds = split_calls(self._trace(run), self._separators, calls)
-        return summarize(seconds)
+            seconds = split_problems(self._trace(run), *expected)
+        return [summarize(each) for each in seconds]
 
     def _trace(self, run: Call) -> list[Event]:
         from torch.autograd import DeviceType

@@ -14,7 +14,7 @@ import nvfp4sparse
 
 from .devices import Device, GpuDevice
 from .table import render
-from .timing import Timing
+from .timing import Sample, Timing
 from .workload import Problem, Verdict
 
 SMI_FIELDS = {
@@ -69,14 +69,18 @@ class Row:
         for form, sample in (("cold", timing.cold), ("warm", timing.warm)):
             if sample is None:
                 continue
-            setattr(self, f"{form}_us", _us(sample.median))
-            setattr(self, f"{form}_min_us", _us(sample.minimum))
-            setattr(self, f"{form}_spread_us", _us(sample.spread))
-            self.calls = sample.calls
+            self.add_sample(form, sample)
             if floor is not None:
                 ratio = sample.median / getattr(floor, form).median
                 setattr(self, f"{form}_to_floor", round(ratio, 3))
         self.graph_us = None if timing.graph is None else _us(timing.graph)
+
+    def add_sample(self, form: str, sample: Sample) -> None:
+        """Fill in the times of one form, "cold" or "warm"."""
+        setattr(self, f"{form}_us", _us(sample.median))
+        setattr(self, f"{form}_min_us", _us(sample.minimum))
+        setattr(self, f"{form}_spread_us", _us(sample.spread))
+        self.calls = sample.calls
 
     def add_verdict(self, verdict: Verdict) -> None:
         """Fill in the errors."""

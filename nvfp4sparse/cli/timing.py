@@ -103,17 +103,7 @@ class EventTimer:
     def measure(self, call: Call, calls: int) -> Timing:
         """Time `calls` calls, cold and then warm, and a graph of them."""
         device = self.device
-
-        def flush_and_call() -> None:
-            device.scrub()
-            call()
-
-        device.scrub()  # allocates outside the capture
-        call()
-        device.synchronize()
-        flush, both = device.capture(device.scrub), device.capture(flush_and_call)
-        flush_seconds = statistics.median(self._repeat(flush, calls))
-        cold = [seconds - flush_seconds for seconds in self._repeat(both, calls)]
+        [cold] = self.cold([call], calls)
         warm_calls = 20
 
         def several() -> None:
@@ -121,7 +111,26 @@ class EventTimer:
                 call()
 
         warm = [s / warm_calls for s in self._repeat(device.capture(several), calls)]
-        return Timing(summarize(cold), summarize(warm), graph_seconds(device, call))
+        return Timing(cold, summarize(warm), graph_seconds(device, call))
+
+    def cold(self, problems: Sequence[Call], calls: int) -> list[Sample]:
+        """Time `calls` calls of each problem, cold."""
+        device = self.device
+        device.scrub()  # allocates outside the capture
+        device.synchronize()
+        flush_seconds = statistics.median(self._repeat(device.capture(device.scrub), calls))
+        samples = []
+        for call in problems:
+
+            def flush_and_call(call: Call = call) -> None:
+                device.scrub()
+                call()
+
+            call()
+            device.synchronize()
+            both = self._repeat(device.capture(flush_and_call), calls)
+            samples.append(summarize([seconds - flush_seconds for seconds in both]))
+        return samples
 
     def _repeat(self, replay: Call, calls: int) -> list[float]:
         for _ in range(WARM_UP):

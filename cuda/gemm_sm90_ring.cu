@@ -1,0 +1,200 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * 64 rows and any K in multiples of 256: gemm_sm90_m64.cu with a ring of stages.
+ *
+ * A cluster of two blocks computes 64 rows x BN columns of C. The blocks take turns along K, a
+ * stage of 1024 columns each, 256 to each of a block's four parts (warpgroups), which keep their
+ * sums in registers to the end. A warp of its own fills the ring of A by TMA as slots come free; a
+ * thread's share of B travels in registers, one stage ahead of its decoding. Up to the last stage
+ * the parts do not wait for each other, so one's MMAs run while others decode. K is permuted as
+ * superslab.cuh says.
+ */
+#include "cluster_k.cuh"
+#include "tile_sum.cuh"
+
+template <int BN_, int SLOTS_>
+struct shape {
+    static constexpr int BM = 64, BN = BN_, SLOTS = SLOTS_, WG_K = 4;
+    static constexpr int PART_THREADS = ::PART_THREADS, LANE_ROWS = 2;
+
+    /* tile_sum.cuh: the sums as vectors, a part's share of them, the parts that have one. */
+    static constexpr int VECTORS = BN / 8, OWN = VECTORS / WG_K, OWNERS = WG_K;
+    static constexpr int VECTOR_BYTES = PART_THREADS * 16;
+    static constexpr int EXCHANGE_BYTES = VECTORS / 2 * VECTOR_BYTES;
+
+    /* Byte offsets. A part's sums go where its B tile was. */
+    static constexpr int TILE_BYTES = SLABS * BN * 128, A = WG_K * TILE_BYTES;
+    static constexpr int RECEIVED = A + SLOTS * a_tile<BM>::BYTES;
+    static_assert(VECTORS * VECTOR_BYTES <= TILE_BYTES, "sums");
+
+    /* Up to 1023 bytes go before the first tile, to align it. */
+    static_assert(1024 + RECEIVED + EXCHANGE_BYTES ==
+                      (BN == 32 ? NVS_SM90_M64N32_RING_SHARED : NVS_SM90_M64N64_RING_SHARED),
+                  "gemm_args.h");
+};
+
+/* The warp that issues TMA stands in a warpgroup of its own, as only whole ones give registers
+ * away: a thread starts with 96, and what that warpgroup leaves lets a worker hold a stage of B
+ * beside its sums and the A that its MMAs read. */
+static constexpr int RING_THREADS = WORKERS + PART_THREADS;
+static constexpr int WORKER_REGISTERS = 112, ISSUER_REGISTERS = 24;
+
+/* A slot's mbarriers: two for the halves of A, then one for all warps that have read it. */
+static constexpr int EMPTY = 16, SLOT_BARRIERS = 24;
+
+/* Stages of block `rank`: 0, 2, 4 and on, or 1, 3, 5. */
+NVS_DEVICE uint32_t
+stages_of(uint32_t rank, uint32_t k)
+{
+    return ((k + BLOCK_K - 1) / BLOCK_K + 1 - rank) / 2;
+}
+
+/* The warp that issues TMA. */
+template <class S>
+NVS_DEVICE void
+fill_ring(const nvs_a_maps &maps, uint32_t shared, uint32_t barriers, uint32_t row0, uint32_t k0,
+          uint32_t stages)
+{
+    const bool issues = threadIdx.x % 32 == 0;
+    const uint32_t exchange = barriers + S::SLOTS * SLOT_BARRIERS;
+    if (issues) {
+#pragma unroll
+        for (int slot = 0; slot < S::SLOTS; ++slot) {
+            mbarrier_init(barriers + slot * SLOT_BARRIERS, 1);
+            mbarrier_init(barriers + slot * SLOT_BARRIERS + 8, 1);
+            mbarrier_init(barriers + slot * SLOT_BARRIERS + EMPTY, WORKERS / 32);
+        }
+        mbarrier_init(exchange, 1);
+        fence_mbarrier_init_cluster();
+        mbarrier_arrive_expect_tx(exchange, S::EXCHANGE_BYTES);
+    }
+    announce_barriers();
+    if (!issues)
+        return;
+#pragma unroll 1
+    for (uint32_t stage = 0; stage < stages; ++stage, k0 += 2 * BLOCK_K) {
+        const uint32_t slot = stage % S::SLOTS, round = stage / S::SLOTS;
+        const uint32_t slot_barriers = barriers + slot * SLOT_BARRIERS;
+        if (round > 0)
+            mbarrier_wait(slot_barriers + EMPTY, (round - 1) & 1);
+        fetch_a_stage<S::BM>(maps, shared + S::A + slot * a_tile<S::BM>::BYTES, slot_barriers, row0,
+                             k0);
+    }
+}
+
+/* A thread's share of B, stage by stage. */
+template <int BN>
+struct b_walk {
+    b_source from[b_share<BN>::UNITS];
+    uint32_t k, end; /* the next stage's first column; K */
+};
+
+template <int BN>
+NVS_DEVICE b_walk<BN>
+find_b(const nvs_gemm_args &parameters, uint32_t column0, uint32_t k0, const b_place &at)
+{
+    const nvs_gemm_args args = load_b_args(parameters);
+    b_walk<BN> walk;
+    walk.k = first_column(k0, at);
+    walk.end = (uint32_t)args.k;
+#pragma unroll
+    for (int u = 0; u < b_share<BN>::UNITS; ++u)
+        walk.from[u] = find_unit(args, column0, u, walk.k, at);
+    return walk;
+}
+
+template <int BN>
+NVS_DEVICE void
+load_next_b(b_walk<BN> &walk, b_share<BN> &b)
+{
+#pragma unroll
+    for (int u = 0; u < b.UNITS; ++u) {
+        load_unit<BN>(walk.from[u], walk.k < walk.end, u, b);
+        walk.from[u].codes += 2 * BLOCK_K / 2;
+        walk.from[u].scale += 2 * BLOCK_K / 16;
+    }
+    walk.k += 2 * BLOCK_K;
+    keep_order();
+}
+
+/* All of the block's stages; the last MMAs are still under way when it returns. */
+template <class S>
+NVS_DEVICE void
+multiply_stages(b_walk<S::BN> &walk, b_share<S::BN> &b, const b_place &at, uint32_t shared,
+                uint32_t barriers, uint32_t part, uint32_t stages, float (&sum)[S::BN / 2])
+{
+    const uint32_t lane = threadIdx.x % 32, tile = shared + part * S::TILE_BYTES;
+    const uint32_t row = threadIdx.x % PART_THREADS / 32 * 16 + tile_row(lane / 4);
+    const quad_transpose transpose = quad_transpose_of(lane % 4);
+    for (uint32_t stage = 0; stage < stages; ++stage) {
+        wgmma_wait<0>();
+        bar_sync(1 + part, PART_THREADS); /* the tile is read, all of it */
+        decode_b_share<S::BN>(b, tile, at);
+        fence_proxy_async(); /* before the loads, lest it wait for them */
+        keep_order();
+        load_next_b(walk, b);
+        const uint32_t slot = stage % S::SLOTS, parity = stage / S::SLOTS & 1;
+        const uint32_t slot_barriers = barriers + slot * SLOT_BARRIERS;
+        mbarrier_wait(slot_barriers, parity);
+        mbarrier_wait(slot_barriers + part / 2 * 8, parity);
+        a_share<2> a;
+        uint32_t meta[SLABS];
+        load_a<S::BM>(shared + S::A + slot * a_tile<S::BM>::BYTES, part, row, a);
+        __syncwarp();
+        if (lane == 0)
+            mbarrier_arrive(slot_barriers + EMPTY);
+        decode_metadata(a, transpose, meta);
+        multiply_slabs<S::BN>(a, meta, swizzle128_descriptor(tile), 1 + part, PART_THREADS, sum);
+    }
+}
+
+template <class S>
+NVS_DEVICE void
+gemm(const nvs_gemm_args &args, const nvs_a_maps &maps)
+{
+    extern __shared__ uint8_t dynamic_shared[];
+    __shared__ __align__(8) uint64_t mbarriers[S::SLOTS * SLOT_BARRIERS / 8 + 1];
+    const uint32_t shared = (shared_address(dynamic_shared) + 1023u) & ~1023u;
+    const uint32_t barriers = shared_address(mbarriers);
+    const uint32_t exchange = barriers + S::SLOTS * SLOT_BARRIERS;
+    const uint32_t rank = blockIdx.x % 2, k0 = rank * BLOCK_K;
+    const uint32_t row0 = row_of_tiles() * S::BM, column0 = blockIdx.x / 2 * S::BN;
+    if (threadIdx.x >= WORKERS) {
+        setmaxnreg_dec<ISSUER_REGISTERS>();
+        if (threadIdx.x < THREADS)
+            fill_ring<S>(maps, shared, barriers, row0, k0, stages_of(rank, (uint32_t)args.k));
+        return;
+    }
+    setmaxnreg_inc<WORKER_REGISTERS>();
+    const b_place at = place_b();
+    b_walk<S::BN> walk = find_b<S::BN>(args, column0, k0, at);
+    b_share<S::BN> b;
+    load_next_b(walk, b);
+    /* The same for all lanes, so that descriptors are made in uniform registers. */
+    const uint32_t part = __shfl_sync(~0u, threadIdx.x / PART_THREADS, 0);
+    meet_blocks();
+
+    float sum[S::BN / 2] = {};
+    multiply_stages<S>(walk, b, at, shared, barriers, part, stages_of(rank, walk.end), sum);
+    const uint32_t lane = threadIdx.x % 32;
+    const uint32_t row = threadIdx.x % PART_THREADS / 32 * 16 + tile_row(lane / 4);
+    const store_place store = place_store<S>(args, row0 + row,
+                                             column0 + 8 * S::OWN * part + 2 * (lane % 4));
+    keep_order();
+    wgmma_wait<0>();
+    bar_sync(1 + part, PART_THREADS); /* the tile is read, all of it */
+    float4 own[S::OWN];
+    add_parts<S>(shared, S::TILE_BYTES, part, sum, own);
+    if (add_blocks<S>(shared + S::RECEIVED, exchange, rank, part, own))
+        store_own<S>(args, store, own);
+}
+
+#define KERNEL(BN, SLOTS)                                                                          \
+    extern "C" __global__ void __launch_bounds__(RING_THREADS, 1) nvs_gemm_sm90_m64n##BN##_ring(   \
+        const __grid_constant__ nvs_gemm_args args, const __grid_constant__ nvs_a_maps maps)       \
+    {                                                                                              \
+        gemm<shape<BN, SLOTS>>(args, maps);                                                        \
+    }
+
+KERNEL(32, 4)
+KERNEL(64, 2)
