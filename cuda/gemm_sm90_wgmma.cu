@@ -150,8 +150,8 @@ extern "C" __global__ void __launch_bounds__(shape::THREADS, 1)
     copy_stage(args, shared + shape::RAW, row0, column0, rank * shape::STAGE_K);
     if (threadIdx.x == 0) {
         mbarrier_init(barrier, 1);
-        mbarrier_arrive_expect_tx(barrier, shape::VECTORS / shape::SPLIT * shape::VECTOR_BYTES);
         fence_mbarrier_init_cluster();
+        mbarrier_arrive_expect_tx(barrier, shape::VECTORS / shape::SPLIT * shape::VECTOR_BYTES);
     }
     barrier_cluster_arrive_relaxed();
     const place at = place_thread(shared);
