@@ -15,6 +15,11 @@
 static constexpr int WORKERS = 512, THREADS = WORKERS + 32, PART_THREADS = 128;
 static constexpr int BLOCK_K = 1024, HALF_K = BLOCK_K / 2;
 
+/* Where a worker needs more than the 96 registers that so many threads start with, the warp that
+ * issues TMA stands in a warpgroup of its own, as only whole ones give registers away. */
+static constexpr int GROUP_THREADS = WORKERS + PART_THREADS;
+static constexpr int WORKER_REGISTERS = 112, ISSUER_REGISTERS = 24;
+
 /* Named barriers: 0 the workers, 1 to 4 a part (a warpgroup), others below. */
 static constexpr int READY = 8; /* all threads: the mbarriers are there */
 

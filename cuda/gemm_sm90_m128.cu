@@ -90,7 +90,7 @@ exchange_halves(uint32_t mailbox, uint32_t barrier, uint32_t rank,
         add(own[o], ld_shared_v4f(slot + o * shape::VECTOR_BYTES));
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, 1)
+extern "C" __global__ void __launch_bounds__(GROUP_THREADS, 1)
     nvs_gemm_sm90_m128n64(const __grid_constant__ nvs_gemm_args args,
                           const __grid_constant__ nvs_a_maps maps)
 {
@@ -101,10 +101,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     const uint32_t rank = blockIdx.x % 2, k0 = rank * BLOCK_K;
     const uint32_t row0 = row_of_tiles() * shape::BM, column0 = blockIdx.x / 2 * shape::BN;
     if (threadIdx.x >= WORKERS) {
-        fetch_a<shape::BM>(maps, shared + shape::A, barrier, exchange, shape::EXCHANGE_BYTES, row0,
-                           k0);
+        setmaxnreg_dec<ISSUER_REGISTERS>();
+        if (threadIdx.x < THREADS)
+            fetch_a<shape::BM>(maps, shared + shape::A, barrier, exchange, shape::EXCHANGE_BYTES,
+                               row0, k0);
         return;
     }
+    setmaxnreg_inc<WORKER_REGISTERS>();
     const b_place at = place_b();
     b_share<shape::BN> b;
     load_b<shape::BN>(args, column0, k0, at, b);

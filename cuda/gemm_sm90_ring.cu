@@ -33,12 +33,6 @@ struct shape {
                   "gemm_args.h");
 };
 
-/* The warp that issues TMA stands in a warpgroup of its own, as only whole ones give registers
- * away: a thread starts with 96, and what that warpgroup leaves lets a worker hold a stage of B
- * beside its sums and the A that its MMAs read. */
-static constexpr int RING_THREADS = WORKERS + PART_THREADS;
-static constexpr int WORKER_REGISTERS = 112, ISSUER_REGISTERS = 24;
-
 /* A slot's mbarriers: two for the halves of A, then one for all warps that have read it. */
 static constexpr int EMPTY = 16, SLOT_BARRIERS = 24;
 
@@ -190,7 +184,7 @@ gemm(const nvs_gemm_args &args, const nvs_a_maps &maps)
 }
 
 #define KERNEL(BN, SLOTS)                                                                          \
-    extern "C" __global__ void __launch_bounds__(RING_THREADS, 1) nvs_gemm_sm90_m64n##BN##_ring(   \
+    extern "C" __global__ void __launch_bounds__(GROUP_THREADS, 1) nvs_gemm_sm90_m64n##BN##_ring(  \
         const __grid_constant__ nvs_gemm_args args, const __grid_constant__ nvs_a_maps maps)       \
     {                                                                                              \
         gemm<shape<BN, SLOTS>>(args, maps);                                                        \
