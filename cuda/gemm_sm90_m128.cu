@@ -9,21 +9,13 @@
  * gemm_sm90_m64.cu.
  */
 #include "cluster_k.cuh"
-#include "tile_sum.cuh"
+#include "pair_sum.cuh"
 
-struct shape {
-    static constexpr int BM = 128, BN = 64, LANE_ROWS = 2;
-    static constexpr int VECTORS = BN / 8; /* of a part's sums; half stays in the part, */
-    static constexpr int KEPT = VECTORS / 2, OWN = KEPT / 2; /* and half of that in the block */
-    static constexpr int VECTOR_BYTES = WORKERS * 16, PART_VECTOR_BYTES = PART_THREADS * 16;
-    static constexpr int EXCHANGE_BYTES = OWN * VECTOR_BYTES;
-
+struct shape : pair_shape {
     static constexpr int TILE_BYTES = SLABS * BN * 128, A = 4 * TILE_BYTES;
     static constexpr int RECEIVED = A + a_tile<BM>::BYTES;
     static_assert(1024 + RECEIVED + EXCHANGE_BYTES == NVS_SM90_M128N64_SHARED, "gemm_args.h");
 };
-
-static constexpr int TILES_READY = 5, ROWS_MEET = 9; /* named barriers of two parts, + 0 or 1 */
 
 /* Both superslabs of half ki of K against rows row and row + 8 of the tile. */
 NVS_DEVICE void
@@ -48,46 +40,6 @@ multiply(uint32_t shared, uint32_t ki, uint32_t row, float (&sum)[shape::BN / 2]
         }
     }
     wgmma_wait<0>();
-}
-
-/* Half of the sums of each of the two parts on this row tile goes to the other, by way of the A that
- * it has read; part ki is left with vectors ki * KEPT and on. */
-NVS_DEVICE void
-add_halves(uint32_t shared, uint32_t ki, uint32_t mi, const float (&sum)[shape::BN / 2],
-           float4 (&kept)[shape::KEPT])
-{
-    constexpr int HALF = a_tile<shape::BM>::HALF;
-    const uint32_t box = shared + shape::A + mi * (HALF / 2) + threadIdx.x % PART_THREADS * 16;
-#pragma unroll
-    for (int v = 0; v < shape::KEPT; ++v) {
-        const float4 low = vector_of<shape>(sum, v), high = vector_of<shape>(sum, v + shape::KEPT);
-        const float4 given = ki ? low : high;
-        kept[v] = ki ? high : low;
-        st_shared_v4(box + ki * HALF + v * shape::PART_VECTOR_BYTES, given.x, given.y, given.z,
-                     given.w);
-    }
-    bar_sync(ROWS_MEET + mi, 2 * PART_THREADS);
-#pragma unroll
-    for (int v = 0; v < shape::KEPT; ++v)
-        add(kept[v], ld_shared_v4f(box + (ki ^ 1) * HALF + v * shape::PART_VECTOR_BYTES));
-}
-
-/* Block `rank` finishes vectors rank * OWN and on of what each part has kept. */
-NVS_DEVICE void
-exchange_halves(uint32_t mailbox, uint32_t barrier, uint32_t rank,
-                const float4 (&kept)[shape::KEPT], float4 (&own)[shape::OWN])
-{
-    const uint32_t slot = mailbox + threadIdx.x * 16;
-    const uint32_t there = mapa(slot, rank ^ 1), signal = mapa(barrier, rank ^ 1);
-#pragma unroll
-    for (int o = 0; o < shape::OWN; ++o) {
-        st_async_v4(there + o * shape::VECTOR_BYTES, signal, rank ? kept[o] : kept[o + shape::OWN]);
-        own[o] = rank ? kept[o + shape::OWN] : kept[o];
-    }
-    mbarrier_wait(barrier, 0);
-#pragma unroll
-    for (int o = 0; o < shape::OWN; ++o)
-        add(own[o], ld_shared_v4f(slot + o * shape::VECTOR_BYTES));
 }
 
 extern "C" __global__ void __launch_bounds__(GROUP_THREADS, 1)
@@ -129,7 +81,7 @@ extern "C" __global__ void __launch_bounds__(GROUP_THREADS, 1)
     multiply(shared, ki, row, sum);
     bar_sync(1 + part, PART_THREADS); /* the part's A is read, all of it */
     float4 kept[shape::KEPT], own[shape::OWN];
-    add_halves(shared, ki, mi, sum, kept);
-    exchange_halves(shared + shape::RECEIVED, exchange, rank, kept, own);
+    add_halves<shape>(shared + shape::A, a_tile<shape::BM>::HALF, ki, mi, sum, kept);
+    exchange_halves<shape>(shared + shape::RECEIVED, exchange, rank, kept, own);
     store_own<shape>(args, store, own);
 }

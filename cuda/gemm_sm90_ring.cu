@@ -9,7 +9,7 @@
  * the parts do not wait for each other, so one's MMAs run while others decode. K is permuted as
  * superslab.cuh says.
  */
-#include "cluster_k.cuh"
+#include "ring.cuh"
 #include "tile_sum.cuh"
 
 template <int BN_, int SLOTS_>
@@ -32,49 +32,6 @@ struct shape {
                       (BN == 32 ? NVS_SM90_M64N32_RING_SHARED : NVS_SM90_M64N64_RING_SHARED),
                   "gemm_args.h");
 };
-
-/* A slot's mbarriers: two for the halves of A, then one for all warps that have read it. */
-static constexpr int EMPTY = 16, SLOT_BARRIERS = 24;
-
-/* Stages of block `rank`: 0, 2, 4 and on, or 1, 3, 5. */
-NVS_DEVICE uint32_t
-stages_of(uint32_t rank, uint32_t k)
-{
-    return ((k + BLOCK_K - 1) / BLOCK_K + 1 - rank) / 2;
-}
-
-/* The warp that issues TMA. */
-template <class S>
-NVS_DEVICE void
-fill_ring(const nvs_a_maps &maps, uint32_t shared, uint32_t barriers, uint32_t row0, uint32_t k0,
-          uint32_t stages)
-{
-    const bool issues = threadIdx.x % 32 == 0;
-    const uint32_t exchange = barriers + S::SLOTS * SLOT_BARRIERS;
-    if (issues) {
-#pragma unroll
-        for (int slot = 0; slot < S::SLOTS; ++slot) {
-            mbarrier_init(barriers + slot * SLOT_BARRIERS, 1);
-            mbarrier_init(barriers + slot * SLOT_BARRIERS + 8, 1);
-            mbarrier_init(barriers + slot * SLOT_BARRIERS + EMPTY, WORKERS / 32);
-        }
-        mbarrier_init(exchange, 1);
-        fence_mbarrier_init_cluster();
-        mbarrier_arrive_expect_tx(exchange, S::EXCHANGE_BYTES);
-    }
-    announce_barriers();
-    if (!issues)
-        return;
-#pragma unroll 1
-    for (uint32_t stage = 0; stage < stages; ++stage, k0 += 2 * BLOCK_K) {
-        const uint32_t slot = stage % S::SLOTS, round = stage / S::SLOTS;
-        const uint32_t slot_barriers = barriers + slot * SLOT_BARRIERS;
-        if (round > 0)
-            mbarrier_wait(slot_barriers + EMPTY, (round - 1) & 1);
-        fetch_a_stage<S::BM>(maps, shared + S::A + slot * a_tile<S::BM>::BYTES, slot_barriers, row0,
-                             k0);
-    }
-}
 
 /* A thread's share of B, stage by stage. */
 template <int BN>

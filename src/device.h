@@ -32,7 +32,7 @@ const struct nvs_image *nvs_find_image(const char *name);
 bool nvs_image_covers(const struct nvs_image *image, int cc);
 
 struct nvs_fault {
-    char text[1024];
+    char text[2048];
 };
 
 /* One GPU, opened at its first use and then kept for the life of the process. */

@@ -42,14 +42,14 @@
             .a_box_rows = (ROWS), .shared_bytes = (SHARED), .when = WHEN                           \
     }
 
-/* 64 x COLUMNS of C per cluster, A by TMA through a ring, any number of stages of K. */
-#define SM90_RING(COLUMNS, WAVE_NS, SHARED)                                                        \
+/* ROWS x COLUMNS of C per cluster, A by TMA through a ring, any number of stages of K. */
+#define SM90_RING(FILE, ROWS, COLUMNS, WAVE_NS, SHARED)                                            \
     {                                                                                              \
-        SM90("ring", "m64n" #COLUMNS "_ring"),                                                     \
+        SM90(FILE, "m" #ROWS "n" #COLUMNS "_ring"),                                                \
             .m_max = INT32_MAX, .k_max = INT32_MAX, .k_multiple = 256, .needs = NVS_NEEDS_ALL,     \
-            .tile_m = 64, .tile_n = (COLUMNS), .threads = 640, .cluster = 2, .wave_ns = (WAVE_NS), \
-            .a_box_rows = 64, .shared_bytes = (SHARED),                                            \
-            .when = "64 x " #COLUMNS " tiles, k a multiple of 256; run on an H200"                 \
+            .tile_m = (ROWS), .tile_n = (COLUMNS), .threads = 640, .cluster = 2,                   \
+            .wave_ns = (WAVE_NS), .a_box_rows = (ROWS), .shared_bytes = (SHARED),                  \
+            .when = #ROWS " x " #COLUMNS " tiles, k a multiple of 256; run on an H200"             \
     }
 
 /* Few columns, all of B in shared memory; what limits K is its size. */
@@ -84,8 +84,9 @@ const struct nvs_kernel nvs_kernels[] = {
                  "64 x 64 tiles, k a multiple of 256 up to 2048; run on an H200"),
     SM90_CLUSTER("m128", 128, 64, INT32_MAX, 6400, NVS_SM90_M128N64_SHARED,
                  "128 x 64 tiles, k a multiple of 256 up to 2048; run on an H200"),
-    SM90_RING(32, 3600, NVS_SM90_M64N32_RING_SHARED),
-    SM90_RING(64, 5200, NVS_SM90_M64N64_RING_SHARED),
+    SM90_RING("ring", 64, 32, 3600, NVS_SM90_M64N32_RING_SHARED),
+    SM90_RING("ring", 64, 64, 5200, NVS_SM90_M64N64_RING_SHARED),
+    SM90_RING("m128_ring", 128, 64, 7000, NVS_SM90_M128N64_RING_SHARED),
     {
         SM90("wgmma", "m64n32_long"),
         LONG_K,

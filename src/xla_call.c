@@ -23,7 +23,7 @@ static _Atomic(const struct nvs_kernel *) pinned;
 static struct xla_error *
 fail(const struct xla_frame *frame, int code, const char *text)
 {
-    char message[1100];
+    char message[sizeof(struct nvs_fault) + 16];
     snprintf(message, sizeof(message), "sparse_gemm: %s", text);
     struct xla_error_args args = {
         .struct_size = sizeof(args),

@@ -107,7 +107,7 @@ def test_sparse_weights_and_few_tokens(m, n):
         (32, "m32n32", "m32_long", "m32_long"),
         (33, "m64n32", "m64n32_ring", "m64n32_long"),
         (65, "m64n64", "m64n64_ring", "m64n32_long"),
-        (129, "m128n64", "m64n64_ring", "m64n32_long"),
+        (129, "m128n64", "m128n64_ring", "m64n32_long"),
     ],
 )
 def test_one_stage_takes_whole_shares_of_k(m, name, long, other):

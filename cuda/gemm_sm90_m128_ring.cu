@@ -1,0 +1,132 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * 128 rows and any K in multiples of 256: B is decoded once for two row tiles, as in
+ * gemm_sm90_m128.cu, A comes through a ring of stages, as in gemm_sm90_ring.cu.
+ *
+ * A cluster of two blocks computes 128 rows x 64 columns of C. The blocks take turns along K, a
+ * stage of 1024 columns each, in two steps of 512: part (ki, mi) of a block decodes half of the
+ * columns of superslab ki of a step, and multiplies row tile mi by all of it. So only the two parts
+ * of a pair, which share a superslab, wait for each other: one pair's MMAs run while the other
+ * decodes. Sums stay in registers to the end; pair_sum.cuh adds them.
+ */
+#include "pair_sum.cuh"
+#include "ring.cuh"
+
+struct shape : pair_shape {
+    static constexpr int SLOTS = 2;
+
+    /* Byte offsets. A pair's sums go where its B tile was. */
+    static constexpr int TILE_BYTES = SLABS * BN * 128, A = 2 * TILE_BYTES;
+    static constexpr int RECEIVED = A + SLOTS * a_tile<BM>::BYTES;
+    static_assert(2 * GIVEN_BYTES <= TILE_BYTES, "sums");
+    static_assert(1024 + RECEIVED + EXCHANGE_BYTES == NVS_SM90_M128N64_RING_SHARED, "gemm_args.h");
+};
+
+static constexpr int HALF_N = shape::BN / 2; /* columns of B that a part decodes */
+
+/* A thread's share of B, step by step. */
+struct b_walk {
+    b_source from;
+    uint32_t k, end; /* the next step's first column; K */
+};
+
+NVS_DEVICE b_walk
+find_b(const nvs_gemm_args &parameters, uint32_t column0, uint32_t k0, const b_place &at)
+{
+    const nvs_gemm_args args = load_b_args(parameters);
+    const uint32_t part = threadIdx.x / PART_THREADS;
+    b_walk walk;
+    walk.k = k0 + part / 2 * SUPERSLAB + at.pair * 2 * SEGMENT;
+    walk.end = (uint32_t)args.k;
+    walk.from = find_unit(args, column0, part % 2, walk.k, at);
+    return walk;
+}
+
+/* half: of its stage, which the step to load is. */
+NVS_DEVICE void
+load_next_b(b_walk &walk, uint32_t half, b_share<HALF_N> &b)
+{
+    const uint32_t columns = half ? 2 * BLOCK_K - HALF_K : HALF_K; /* to the step after it */
+    load_unit<HALF_N>(walk.from, walk.k < walk.end, 0, b);
+    walk.from.codes += columns / 2;
+    walk.from.scale += columns / 16;
+    walk.k += columns;
+    keep_order();
+}
+
+/* All of the block's stages; the last MMAs are still under way when it returns. row: of the tile,
+ * the lane's first. */
+NVS_DEVICE void
+multiply_steps(b_walk &walk, b_share<HALF_N> &b, const b_place &at, uint32_t shared,
+               uint32_t barriers, uint32_t part, uint32_t row, uint32_t stages,
+               float (&sum)[shape::BN / 2])
+{
+    const uint32_t ki = part / 2, mi = part % 2, tile = shared + ki * shape::TILE_BYTES;
+    const uint32_t column = HALF_N * mi + threadIdx.x % PART_THREADS / 32 * 8 + at.row;
+    const uint32_t decoded = tile + at.half * (2 * shape::BN * 128) + column * 128;
+    const quad_transpose transpose = quad_transpose_of(threadIdx.x % 4);
+#pragma unroll 1
+    for (uint32_t step = 0; step < 2 * stages; ++step) {
+        const uint32_t stage = step / 2, half = step % 2;
+        wgmma_wait<0>();
+        bar_sync(TILES_READY + ki, 2 * PART_THREADS); /* both parts' MMAs have read the tile */
+        decode_b<shape::BN>(b.codes[0], b.scale[0], decoded, at);
+        fence_proxy_async(); /* before the loads, lest it wait for them */
+        keep_order();
+        load_next_b(walk, half ^ 1, b);
+        const uint32_t slot = stage % shape::SLOTS, parity = stage / shape::SLOTS & 1;
+        const uint32_t slot_barriers = barriers + slot * SLOT_BARRIERS;
+        mbarrier_wait(slot_barriers + half * 8, parity); /* scales came with half 0 */
+        a_share<2> a;
+        uint32_t meta[SLABS];
+        load_a<shape::BM>(shared + shape::A + slot * a_tile<shape::BM>::BYTES, 2 * half + ki, row,
+                          a);
+        __syncwarp();
+        if (half && threadIdx.x % 32 == 0)
+            mbarrier_arrive(slot_barriers + EMPTY);
+        decode_metadata(a, transpose, meta);
+        multiply_slabs<shape::BN>(a, meta, swizzle128_descriptor(tile), TILES_READY + ki,
+                                  2 * PART_THREADS, sum);
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(GROUP_THREADS, 1)
+    nvs_gemm_sm90_m128n64_ring(const __grid_constant__ nvs_gemm_args args,
+                               const __grid_constant__ nvs_a_maps maps)
+{
+    extern __shared__ uint8_t dynamic_shared[];
+    __shared__ __align__(8) uint64_t mbarriers[shape::SLOTS * SLOT_BARRIERS / 8 + 1];
+    const uint32_t shared = (shared_address(dynamic_shared) + 1023u) & ~1023u;
+    const uint32_t barriers = shared_address(mbarriers);
+    const uint32_t exchange = barriers + shape::SLOTS * SLOT_BARRIERS;
+    const uint32_t rank = blockIdx.x % 2, k0 = rank * BLOCK_K;
+    const uint32_t row0 = row_of_tiles() * shape::BM, column0 = blockIdx.x / 2 * shape::BN;
+    if (threadIdx.x >= WORKERS) {
+        setmaxnreg_dec<ISSUER_REGISTERS>();
+        if (threadIdx.x < THREADS)
+            fill_ring<shape>(maps, shared, barriers, row0, k0, stages_of(rank, (uint32_t)args.k));
+        return;
+    }
+    setmaxnreg_inc<WORKER_REGISTERS>();
+    const b_place at = place_b();
+    b_walk walk = find_b(args, column0, k0, at);
+    b_share<HALF_N> b;
+    load_next_b(walk, 0, b);
+    /* The same for all lanes, so that descriptors are made in uniform registers. */
+    const uint32_t part = __shfl_sync(~0u, threadIdx.x / PART_THREADS, 0);
+    const uint32_t ki = part / 2, mi = part % 2, lane = threadIdx.x % 32;
+    const uint32_t row = 64 * mi + threadIdx.x % PART_THREADS / 32 * 16 + tile_row(lane / 4);
+    meet_blocks();
+
+    float sum[shape::BN / 2] = {};
+    multiply_steps(walk, b, at, shared, barriers, part, row, stages_of(rank, walk.end), sum);
+    const store_place store = place_store<shape>(
+        args, row0 + row, column0 + 8 * (shape::KEPT * ki + shape::OWN * rank) + 2 * (lane % 4));
+    keep_order();
+    wgmma_wait<0>();
+    bar_sync(TILES_READY + ki, 2 * PART_THREADS); /* both parts' MMAs have read the tile */
+    float4 kept[shape::KEPT], own[shape::OWN];
+    add_halves<shape>(shared, shape::TILE_BYTES, ki, mi, sum, kept);
+    exchange_halves<shape>(shared + shape::RECEIVED, exchange, rank, kept, own);
+    store_own<shape>(args, store, own);
+}
