@@ -25,15 +25,19 @@ struct shape {
     static constexpr int OWNERS = VECTORS / OWN, VECTOR_BYTES = PART_THREADS * 16;
     static constexpr int EXCHANGE_BYTES = VECTORS / 2 * VECTOR_BYTES;
 
-    /* Byte offsets. A part's sums go where its B tile was. */
+    /* Byte offsets. Where there is room, a part's sums do not wait until its B tile is read. */
+    static constexpr bool SUMS_APART = BN == 32;
     static constexpr int TILE_BYTES = SLABS * BN * 128, A = WG_K * TILE_BYTES;
     static constexpr int RECEIVED = A + a_tile<BM>::BYTES;
+    static constexpr int SUMS = SUMS_APART ? RECEIVED + EXCHANGE_BYTES : 0;
+    static constexpr int PART_SUMS = SUMS_APART ? VECTORS * VECTOR_BYTES : TILE_BYTES;
     static_assert(VECTORS * VECTOR_BYTES <= TILE_BYTES, "sums");
+    static constexpr int END = SUMS_APART ? SUMS + WG_K * PART_SUMS : RECEIVED + EXCHANGE_BYTES;
 
     /* Up to 1023 bytes go before the first tile, to align it. */
-    static_assert(1024 + RECEIVED + EXCHANGE_BYTES == (BM == 32   ? NVS_SM90_M32N32_SHARED
-                                                       : BN == 32 ? NVS_SM90_M64N32_SHARED
-                                                                  : NVS_SM90_M64N64_SHARED),
+    static_assert(1024 + END == (BM == 32   ? NVS_SM90_M32N32_SHARED
+                                 : BN == 32 ? NVS_SM90_M64N32_SHARED
+                                            : NVS_SM90_M64N64_SHARED),
                   "gemm_args.h");
 };
 
@@ -73,9 +77,10 @@ gemm(const nvs_gemm_args &args, const nvs_a_maps &maps)
     multiply_superslab<S::BN>(a, quad_transpose_of(lane % 4), swizzle128_descriptor(tile), 1 + part,
                               PART_THREADS, sum);
     wgmma_wait<0>();
-    bar_sync(1 + part, PART_THREADS); /* the tile is read, all of it */
+    if (!S::SUMS_APART)
+        bar_sync(1 + part, PART_THREADS); /* the tile is read, all of it */
     float4 own[S::OWN];
-    if (add_parts<S>(shared, S::TILE_BYTES, part, sum, own) &&
+    if (add_parts<S>(shared + S::SUMS, S::PART_SUMS, part, sum, own) &&
         add_blocks<S>(shared + S::RECEIVED, exchange, rank, part, own))
         store_own<S>(args, store, own);
 }
