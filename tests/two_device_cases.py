@@ -43,7 +43,7 @@ def problems():
     cc = 10 * properties.major + properties.minor
     for row in nvfp4sparse.kernels():
         if row["kind"] == "cuda" and row["cc_min"] <= cc <= row["cc_max"]:
-            extents = max(row["m_min"], 5), max(row["n_min"], 24)
+            extents = max(row["m_min"], 5), min(max(row["n_min"], 24), row["n_max"])
             yield row["name"], *problem(*extents)
 
 
