@@ -58,7 +58,6 @@ def plot(rows: Sequence[dict[str, Any]], free: str, column: str, axis: Any, labe
     axis.yaxis.set_major_formatter("{x:g}")
     axis.set(xlabel=free, ylabel=label)
     axis.grid(True, alpha=0.3)
-    axis.legend(fontsize="small")
 
 
 def figure_of(title: str, free: str, rows: Sequence[dict[str, Any]]) -> Any:
@@ -67,11 +66,13 @@ def figure_of(title: str, free: str, rows: Sequence[dict[str, Any]]) -> Any:
 
     form = "cold" if any(row["cold_us"] != "" for row in rows) else "warm"
     ratio = any(row[f"{form}_to_floor"] != "" for row in rows)
-    figure = Figure(figsize=(11 if ratio else 6, 4.5), layout="constrained")
+    figure = Figure(figsize=(13 if ratio else 8, 4.5), layout="constrained")
     axes = figure.subplots(1, 2 if ratio else 1, squeeze=False)[0]
     plot(rows, free, f"{form}_us", axes[0], f"time of a call, {form}, us")
     if ratio:
         plot(rows, free, f"{form}_to_floor", axes[1], f"time / read-once floor, {form}")
+    lines, names = axes[0].get_legend_handles_labels()
+    figure.legend(lines, names, loc="outside right upper", fontsize="small")
     figure.suptitle(f"{title}: {rows[0]['device']}")
     return figure
 
