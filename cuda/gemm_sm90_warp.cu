@@ -3,20 +3,17 @@
  * Few rows: a block computes 8 * ROW_GROUPS rows x 16 columns of C. Its threads copy a stage of
  * 2048 columns of K to shared memory, then each of its 8 warps decodes 256 of them straight into
  * MMA fragments; the warps meet again only to add their sums. More rows are more blocks.
- *
- * K inside a warp's 256 columns is permuted so that one 16-byte load of a_vals is a lane's share:
- * lane q of a quad owns segment q, the columns 64q .. 64q + 63. Step (i, s) of the 8 sparse k32
- * MMAs takes block i of all four segments, groups 2s and 2s + 1: MMA group j < 4 is group 2s of
- * segment j, group 4 + j is group 2s + 1 of it. Fragment layouts: PTX ISA, mma.sp.m16n8k32.
+ * K is permuted as warp_slab.cuh says.
  */
 #include "decode.cuh"
 #include "epilogue.cuh"
 #include "gemm_args.h"
 #include "ptx.cuh"
 #include "stage.cuh"
+#include "warp_slab.cuh"
 
 static constexpr int WARPS = 8, THREADS = 32 * WARPS;
-static constexpr int WARP_K = 256, STAGE_K = WARPS * WARP_K, SEGMENT = 64, BLOCKS = 4;
+static constexpr int STAGE_K = WARPS * SLAB_K; /* a slab a warp */
 static constexpr int BLOCK_N = 16, N_TILES = 2;
 
 /* Row pitches that spread what a warp reads at a time over all banks. */
@@ -96,11 +93,11 @@ place_lane(uint32_t shared, uint32_t table)
     using S = stage<ROW_GROUPS>;
     const uint32_t warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, q = threadIdx.x % 4;
     lane_place at;
-    at.b = shared + S::B + g * B_PITCH + warp * (WARP_K / 2) + q / 2 * (SEGMENT / 2);
-    at.b_scale = shared + S::B_SCALE + g * SCALE_PITCH + warp * (WARP_K / 16) +
+    at.b = shared + S::B + g * B_PITCH + warp * (SLAB_K / 2) + q / 2 * (SEGMENT / 2);
+    at.b_scale = shared + S::B_SCALE + g * SCALE_PITCH + warp * (SLAB_K / 16) +
                  q / 2 * (SEGMENT / 16);
-    at.vals = shared + S::VALS + g * A_PITCH + warp * (WARP_K / 4) + q * (SEGMENT / 4);
-    at.a_scale = shared + S::A_SCALE + g * SCALE_PITCH + warp * (WARP_K / 16) + q * (SEGMENT / 16);
+    at.vals = shared + S::VALS + g * A_PITCH + warp * (SLAB_K / 4) + q * (SEGMENT / 4);
+    at.a_scale = shared + S::A_SCALE + g * SCALE_PITCH + warp * (SLAB_K / 16) + q * (SEGMENT / 16);
     at.entry = table + 4 * (threadIdx.x % 32);
     at.b_byte[0] = table_selector(q & 1);
     at.b_byte[1] = table_selector(2 + (q & 1));
@@ -192,11 +189,8 @@ multiply(const lane_place &at, uint32_t stage_offset,
             uint32_t b[2][4];
             decode_b(codes[n], b_scale[n], block, at, b);
 #pragma unroll
-            for (int t = 0; t < M_TILES; ++t) {
-                const uint32_t(&x)[4] = f[2 * t], (&y)[4] = f[2 * t + 1];
-                mma_sp_m16n8k32<0>(sum[t][n], x[0], y[0], x[1], y[1], b[0], e[t]);
-                mma_sp_m16n8k32<1>(sum[t][n], x[2], y[2], x[3], y[3], b[1], e[t]);
-            }
+            for (int t = 0; t < M_TILES; ++t)
+                multiply_block(sum[t][n], f[2 * t], f[2 * t + 1], b, e[t]);
         }
     }
 }
