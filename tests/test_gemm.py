@@ -168,6 +168,18 @@ def test_every_kernel_of_the_device_runs(device):
         check(row["name"], device.gemm(*operands, kernel=row["name"]), operands)
 
 
+@pytest.mark.cuda
+@pytest.mark.parametrize("m", [64, 200])
+def test_a_thousand_repeats_give_the_same_bits(torch_cuda, m):
+    torch = torch_cuda
+    host = random_operands(rng_for(17, m, 2048, 2048), m, 2048, 2048)
+    operands = [torch.from_numpy(operand).cuda() for operand in host]
+    first = sparse_gemm(*operands, out_dtype="float32").view(torch.int32)
+    for _ in range(1000):
+        again = sparse_gemm(*operands, out_dtype="float32").view(torch.int32)
+        assert torch.equal(again, first)
+
+
 @pytest.mark.parametrize("shape", [(64, 96, 256), (130, 40, 2048), (130, 16, 4096)], ids=str)
 def test_rows_do_not_depend_on_the_batch(device, shape):
     """The bits of C[i] stay, however many other rows there are and whatever they hold."""
