@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What sparse_gemm() asks of a framework that only Python can answer.
 
-Called from C (src/stream.c, src/result.c, src/cupy_array.c), never by users. A framework is
-imported only when one of its tensors came, so these imports find it loaded.
+Called from C (src/stream.c, src/result.c, src/cupy_array.c, src/jax_route.c), never by users. A
+framework is imported only when one of its tensors came, so these imports find it loaded.
 """
 
 import sys

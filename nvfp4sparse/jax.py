@@ -55,7 +55,7 @@ def sparse_gemm(
             f"sparse_gemm: out_dtype must be {', '.join(_OUT_DTYPES)}, got {out_dtype!r}"
         )
     attributes = {"kernel": _kernel_name(kernel)}
-    if isinstance(alpha, (jax.Array, np.ndarray, np.generic)):
+    if isinstance(alpha, (jax.Array, np.ndarray)):
         operands.append(_check_alpha(jnp.asarray(alpha)))
     else:
         attributes["alpha"] = np.float32(alpha)
@@ -138,12 +138,14 @@ def _check_alpha(alpha):
 
 
 def _kernel_name(kernel):
+    if kernel is None:
+        return ""
     names = [row["name"] for row in _C.kernels()]
-    if kernel is not None and kernel not in names:
+    if kernel not in names:
         raise ValueError(
             f"sparse_gemm: kernel names no kernel: {kernel!r}; there are {', '.join(names)}"
         )
-    return kernel or ""
+    return kernel
 
 
 def _register():

@@ -77,7 +77,7 @@ def _torch_dtype(dtype):
     if dtype is None or isinstance(dtype, torch.dtype):
         return dtype
     name = getattr(dtype, "name", None) or getattr(dtype, "__name__", None) or str(dtype)
-    found = getattr(torch, name, None)
+    found = getattr(torch, name.removeprefix("torch."), None)
     if found not in (torch.bfloat16, torch.float16, torch.float32):
         raise ValueError(
             "sparse_gemm: out_dtype must be bfloat16, float16 or float32 (a name or a dtype), "

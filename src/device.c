@@ -202,5 +202,9 @@ nvs_device_of_stream(const struct nvs_device *device, void *stream, int *id,
     if (status != CUDA_SUCCESS) {
         nvs_driver_fault(fault, "cuCtxGetDevice", status);
     }
-    return driver->CtxPopCurrent(&popped) == CUDA_SUCCESS && status == CUDA_SUCCESS ? 0 : -1;
+    CUresult left = driver->CtxPopCurrent(&popped);
+    if (left != CUDA_SUCCESS && status == CUDA_SUCCESS) {
+        return nvs_driver_fault(fault, "cuCtxPopCurrent", left);
+    }
+    return status == CUDA_SUCCESS ? 0 : -1;
 }

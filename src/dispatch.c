@@ -59,9 +59,8 @@ nvs_grid(const struct nvs_kernel *kernel, const struct nvs_problem *problem)
 static bool
 has_too_many_tiles(const struct nvs_kernel *kernel, const struct nvs_problem *problem)
 {
-    int64_t rows = divide_up(problem->m, kernel->tile_m);
-    int64_t columns = divide_up(problem->n, kernel->tile_n);
-    return columns > MAX_GRID_X / kernel->cluster || divide_up(rows, NVS_GRID_Y) > MAX_GRID_Z;
+    return problem->n > (int64_t)(MAX_GRID_X / kernel->cluster) * kernel->tile_n ||
+           problem->m > (int64_t)NVS_GRID_Y * MAX_GRID_Z * kernel->tile_m;
 }
 
 /* One block per multiprocessor, whole clusters of them at a time. */
@@ -283,10 +282,11 @@ nvs_explain_no_kernel(const struct nvs_problem *problem, char *text, size_t size
     int used = snprintf(text, size, "no kernel for this problem on compute capability %d.%d",
                         problem->cc / 10, problem->cc % 10);
     const char *separator = ": ";
-    for (int i = 0; i < nvs_kernel_count && used >= 0 && (size_t)used < size; i++) {
+    /* From the last row, the least specific one: what does not go into the text is of least use. */
+    for (int i = nvs_kernel_count; i-- > 0 && used >= 0 && (size_t)used < size;) {
         if (nvs_kernels[i].kind == problem->kind) {
             used += snprintf(text + used, size - (size_t)used, "%s%s: %s", separator,
-                             nvs_kernels[i].name, nvs_reason_against(&nvs_kernels[i], problem));
+                             nvs_kernels[i].name, nvs_misfit(&nvs_kernels[i], problem));
             separator = "; ";
         }
     }

@@ -118,8 +118,8 @@ nvs_launch_floor(PyObject *module, PyObject *arguments, PyObject *keywords)
                      NVS_FLOOR_MAX_BLOCKS, blocks);
         return NULL;
     }
-    if (nvs_tensor_open(state, objects[0], names[0], &tensors[0]) < 0 ||
-        nvs_tensor_open(state, objects[1], names[1], &tensors[1]) < 0 ||
+    if (nvs_tensor_open(state, objects[0], names[0], NULL, &tensors[0]) < 0 ||
+        nvs_tensor_open(state, objects[1], names[1], NULL, &tensors[1]) < 0 ||
         nvs_resolve_stream(state, stream_argument, &tensors[0], &stream) < 0 ||
         nvs_tensor_import(state, objects[0], names[0], &stream, &tensors[0]) < 0 ||
         nvs_tensor_import(state, objects[1], names[1], &stream, &tensors[1]) < 0 ||

@@ -82,7 +82,8 @@ import_tensor(struct nvs_state *state, struct nvs_call *call, enum nvs_argument 
 {
     const char *name = nvs_argument_names[which];
     struct nvs_tensor *tensor = &call->tensors[which];
-    if (nvs_tensor_open(state, object, name, tensor) < 0 || nvs_check_device(call, which) < 0) {
+    if (nvs_tensor_open(state, object, name, &call->stream, tensor) < 0 ||
+        nvs_check_device(call, which) < 0) {
         return -1;
     }
     if (tensor->imported) {
@@ -99,7 +100,7 @@ import_inputs(struct nvs_state *state, struct nvs_call *call)
     PyObject *const *arguments = call->arguments;
     struct nvs_tensor *first = &call->tensors[NVS_A_VALS];
     const char *name = nvs_argument_names[NVS_A_VALS];
-    if (nvs_tensor_open(state, arguments[NVS_A_VALS], name, first) < 0 ||
+    if (nvs_tensor_open(state, arguments[NVS_A_VALS], name, NULL, first) < 0 ||
         nvs_resolve_stream(state, arguments[NVS_STREAM], first, &call->stream) < 0 ||
         nvs_tensor_import(state, arguments[NVS_A_VALS], name, &call->stream, first) < 0) {
         return -1;

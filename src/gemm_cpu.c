@@ -82,15 +82,13 @@ fill_tables(struct tables *tables)
     }
 }
 
-/* Decodes rows [j0, j0 + columns) of B, blocks [block0, block0 + blocks). */
+/* Decodes rows [j0, j0 + columns) of B, blocks [block0, block0 + blocks); the rest of the tile's
+ * width stays as it was. */
 static void
 decode_b(const struct job *job, int64_t j0, int columns, int width, int64_t block0, int blocks,
          struct tile *tile)
 {
     const struct nvs_gemm_args *args = job->args;
-    if (columns < width) {
-        memset(tile, 0, sizeof *tile);
-    }
     for (int j = 0; j < columns; j++) {
         const uint8_t *fp4 = args->b_fp4 + (j0 + j) * args->b_fp4_ld + block0 * (NVS_BLOCK / 2);
         const uint8_t *scale = args->b_scale + (j0 + j) * args->b_scale_ld + block0;
@@ -224,6 +222,9 @@ compute_tile(void *context, int worker, int64_t index)
 
     memset(scratch->low, 0, (size_t)(rows * width) * sizeof *scratch->low);
     memset(scratch->high, 0, (size_t)(rows * width) * sizeof *scratch->high);
+    if (columns < width) {
+        memset(&scratch->b, 0, sizeof scratch->b);
+    }
     for (int64_t block = 0; block < blocks; block += CHUNK_BLOCKS) {
         int count = (int)least(blocks - block, CHUNK_BLOCKS);
         if (block > 0 && block % CARRY_BLOCKS == 0) {

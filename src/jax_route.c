@@ -11,8 +11,11 @@ are_all_jax(struct nvs_state *state, const struct nvs_call *call, bool *all)
 {
     PyObject *const *arguments = call->arguments;
     *all = false;
+    if (arguments[NVS_OUT] != NULL || arguments[NVS_STREAM] != NULL) {
+        return 0;
+    }
     for (int i = 0; i < NVS_TENSORS; i++) {
-        struct nvs_type_info info = {.framework = NVS_FRAMEWORK_JAX};
+        struct nvs_type_info info;
         if (i == NVS_OUT || (i == NVS_ALPHA && !call->alpha_is_tensor)) {
             continue;
         }
@@ -23,7 +26,7 @@ are_all_jax(struct nvs_state *state, const struct nvs_call *call, bool *all)
             return 0;
         }
     }
-    *all = arguments[NVS_OUT] == NULL && arguments[NVS_STREAM] == NULL;
+    *all = true;
     return 0;
 }
 

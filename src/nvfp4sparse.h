@@ -12,6 +12,7 @@
 #include "device.h"
 #include "dispatch.h"
 #include "gemm_args.h"
+#include "stream.h"
 #include "tensor.h"
 
 #include <stdatomic.h>
@@ -56,13 +57,6 @@ struct nvs_state {
     _Atomic(PyObject *) cupy_facts; /* a tuple, once a cupy.ndarray came (cupy_array.c) */
 };
 
-/* Whose stream the call works on. */
-struct nvs_stream {
-    void *handle;
-    bool given;               /* by stream=; else it is `owner`'s current stream */
-    enum nvs_framework owner; /* OTHER: nobody's, the legacy default stream */
-};
-
 /* All that is known of one call of sparse_gemm(). */
 struct nvs_call {
     PyObject *arguments[NVS_ARGUMENTS]; /* borrowed; NULL: not given, or None */
@@ -98,10 +92,11 @@ int nvs_call_jax(struct nvs_state *state, const struct nvs_call *call, PyObject 
 int nvs_type_info(struct nvs_state *state, PyTypeObject *type, struct nvs_type_info *info);
 const char *nvs_framework_name(enum nvs_framework framework);
 
-/* tensor.c: `name` is the argument's, for messages. Release is idempotent and keeps a set
- * exception. numpy.c: arrays that do not export DLPack. torch_tensor.c: what DLPack hides. */
+/* tensor.c: `name` is the argument's, for messages. `stream` is NULL while it is not known, which
+ * it is after a_vals was opened. Release is idempotent and keeps a set exception. numpy.c: arrays
+ * that do not export DLPack. torch_tensor.c: what DLPack hides. */
 int nvs_tensor_open(struct nvs_state *state, PyObject *object, const char *name,
-                    struct nvs_tensor *tensor);
+                    const struct nvs_stream *stream, struct nvs_tensor *tensor);
 int nvs_tensor_import(struct nvs_state *state, PyObject *object, const char *name,
                       const struct nvs_stream *stream, struct nvs_tensor *tensor);
 void nvs_tensor_release(struct nvs_tensor *tensor);
@@ -109,13 +104,6 @@ int nvs_numpy_import(PyObject *array, const char *name, struct nvs_tensor *tenso
 int nvs_torch_check_grad(struct nvs_state *state, PyObject *object, const char *name,
                          const struct nvs_tensor *tensor);
 int nvs_torch_no_memory(const char *name);
-
-/* stream.c: ours for a call; whether it is the current one of the tensor's framework; whether one
- * that was given is of the right device. */
-int nvs_resolve_stream(struct nvs_state *state, PyObject *argument, const struct nvs_tensor *first,
-                       struct nvs_stream *stream);
-bool nvs_is_own_stream(const struct nvs_stream *stream, const struct nvs_tensor *tensor);
-int nvs_check_stream(const struct nvs_call *call);
 
 /* check.c, check_out.c: tensors -> call->args and call->problem. */
 int nvs_check_device(const struct nvs_call *call, enum nvs_argument which);

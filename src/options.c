@@ -82,6 +82,10 @@ parse_alpha(struct nvs_state *state, PyObject *object, float *alpha, bool *is_te
                          "got %R",
                          object);
         }
+        else if (PyErr_ExceptionMatches(PyExc_OverflowError)) {
+            PyErr_SetString(PyExc_ValueError,
+                            "sparse_gemm: alpha must fit a float64, got a larger int");
+        }
         return -1;
     }
     *alpha = (float)value;

@@ -116,7 +116,7 @@ parse_device(PyObject *object, int *id)
     return result;
 }
 
-/* Fills kind, cc and built of the problem. */
+/* Fills kind, cc, sm_count and built of the problem. */
 static int
 place_problem(PyObject *device, PyObject *cc, struct nvs_problem *problem)
 {

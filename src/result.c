@@ -112,12 +112,7 @@ is_foreign_stream(const struct nvs_call *call, bool *foreign)
         first->info.api->current_work_stream == NULL) {
         return 0;
     }
-    if (first->info.api->current_work_stream(kDLCUDA, first->device.device_id, &current) != 0) {
-        if (!PyErr_Occurred()) {
-            PyErr_SetString(PyExc_BufferError,
-                            "sparse_gemm: a_vals: its current_work_stream() failed without a "
-                            "reason");
-        }
+    if (nvs_work_stream(first->info.api, first->device.device_id, "a_vals", &current) < 0) {
         return -1;
     }
     *foreign = current != call->stream.handle;

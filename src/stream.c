@@ -8,7 +8,8 @@
  *   a_vals from elsewhere (JAX, ...)          the legacy default stream
  *
  * Producers that are asked through __dlpack__ are told the stream (tensor.c), and so order their
- * pending work before ours.
+ * pending work before ours. The exchange API orders nothing: tensors of a framework whose current
+ * stream is another than ours go by way of __dlpack__ too, unless stream= was given.
  */
 #include "nvfp4sparse.h"
 
@@ -90,21 +91,26 @@ ask_framework(struct nvs_state *state, const struct nvs_tensor *first)
                   : NULL;
 }
 
+int
+nvs_work_stream(const DLPackExchangeAPI *api, int device_id, const char *name, void **handle)
+{
+    if (api->current_work_stream(kDLCUDA, device_id, handle) == 0) {
+        return 0;
+    }
+    if (!PyErr_Occurred()) {
+        PyErr_Format(PyExc_BufferError,
+                     "sparse_gemm: %s: its current_work_stream() failed without a reason", name);
+    }
+    return -1;
+}
+
 static int
 current_stream(struct nvs_state *state, const struct nvs_tensor *first, struct nvs_stream *stream)
 {
     const DLPackExchangeAPI *api = first->info.api;
     stream->owner = first->info.framework;
     if (api != NULL && api->current_work_stream != NULL) {
-        if (api->current_work_stream(kDLCUDA, first->device.device_id, &stream->handle) == 0) {
-            return 0;
-        }
-        if (!PyErr_Occurred()) {
-            PyErr_SetString(PyExc_BufferError,
-                            "sparse_gemm: a_vals: its current_work_stream() failed without a "
-                            "reason");
-        }
-        return -1;
+        return nvs_work_stream(api, first->device.device_id, "a_vals", &stream->handle);
     }
     if (first->info.framework == NVS_FRAMEWORK_TORCH ||
         first->info.framework == NVS_FRAMEWORK_CUPY) {
@@ -128,6 +134,8 @@ nvs_resolve_stream(struct nvs_state *state, PyObject *argument, const struct nvs
     stream->given = argument != NULL;
     stream->owner = NVS_FRAMEWORK_OTHER;
     stream->handle = NULL;
+    stream->device = first->device;
+    stream->api = first->info.api;
     if (first->device.device_type == kDLCPU) {
         if (argument != NULL) {
             PyErr_Format(PyExc_ValueError,
@@ -149,6 +157,30 @@ nvs_is_own_stream(const struct nvs_stream *stream, const struct nvs_tensor *tens
 {
     return !stream->given && stream->owner != NVS_FRAMEWORK_OTHER &&
            stream->owner == tensor->info.framework;
+}
+
+/* 0 and 1 are both the legacy default stream. */
+static size_t
+stream_number(const void *handle)
+{
+    return handle ? (size_t)handle : (size_t)CU_STREAM_LEGACY;
+}
+
+int
+nvs_works_elsewhere(const struct nvs_stream *stream, const DLPackExchangeAPI *api, const char *name,
+                    bool *elsewhere)
+{
+    void *current = NULL;
+    *elsewhere = false;
+    if (api == stream->api || stream->given || stream->device.device_type != kDLCUDA ||
+        api->current_work_stream == NULL) {
+        return 0;
+    }
+    if (nvs_work_stream(api, stream->device.device_id, name, &current) < 0) {
+        return -1;
+    }
+    *elsewhere = stream_number(current) != stream_number(stream->handle);
+    return 0;
 }
 
 int

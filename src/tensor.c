@@ -4,7 +4,7 @@
  * exchange API. Of the ways in, the first that an object offers is taken:
  *
  *   1. the exchange API's non-owning conversion: nothing to give back,
- *   2. its owning conversion: a deleter to call,
+ *   2. its owning conversion: a deleter to call (both only where there is nothing to wait for),
  *   3. for CuPy's arrays on CuPy's stream: their attributes (cupy_array.c),
  *   4. __dlpack__(), versioned if the producer can, else legacy: a capsule to take over,
  *   5. for NumPy arrays of types that DLPack export refuses: the buffer protocol (numpy.c).
@@ -99,16 +99,15 @@ query_device(PyObject *object, const char *name, struct nvs_tensor *tensor)
     if (method == NULL || (pair = PyObject_CallNoArgs(method)) == NULL) {
         goto done;
     }
-    if (!PyTuple_Check(pair) || PyTuple_Size(pair) != 2) {
+    bool is_pair = PyTuple_Check(pair) && PyTuple_Size(pair) == 2;
+    long type = is_pair ? PyLong_AsLong(PyTuple_GetItem(pair, 0)) : -1;
+    long id = is_pair && !PyErr_Occurred() ? PyLong_AsLong(PyTuple_GetItem(pair, 1)) : -1;
+    if (!is_pair || PyErr_Occurred()) {
+        PyErr_Clear();
         PyErr_Format(PyExc_BufferError,
                      "sparse_gemm: %s comes from a broken DLPack producer: __dlpack_device__() "
                      "must return two ints",
                      name);
-        goto done;
-    }
-    long type = PyLong_AsLong(PyTuple_GetItem(pair, 0));
-    long id = type == -1 && PyErr_Occurred() ? -1 : PyLong_AsLong(PyTuple_GetItem(pair, 1));
-    if (PyErr_Occurred()) {
         goto done;
     }
     if (type != (int32_t)type || id != (int32_t)id) {
@@ -126,21 +125,26 @@ done:
 
 int
 nvs_tensor_open(struct nvs_state *state, PyObject *object, const char *name,
-                struct nvs_tensor *tensor)
+                const struct nvs_stream *stream, struct nvs_tensor *tensor)
 {
+    bool elsewhere = false;
     if (nvs_type_info(state, Py_TYPE(object), &tensor->info) < 0) {
         return -1;
     }
-    if (tensor->info.api != NULL) {
-        if (open_by_api(object, name, tensor) < 0) {
-            return -1;
-        }
-        return tensor->info.framework == NVS_FRAMEWORK_TORCH
-                   ? nvs_torch_check_grad(state, object, name, tensor)
-                   : 0;
+    const DLPackExchangeAPI *api = tensor->info.api;
+    if (api == NULL) {
+        return tensor->info.is_cupy_array ? nvs_cupy_open(state, object, name, tensor)
+                                          : query_device(object, name, tensor);
     }
-    return tensor->info.is_cupy_array ? nvs_cupy_open(state, object, name, tensor)
-                                      : query_device(object, name, tensor);
+    if (stream != NULL && nvs_works_elsewhere(stream, api, name, &elsewhere) < 0) {
+        return -1;
+    }
+    if ((elsewhere ? query_device(object, name, tensor) : open_by_api(object, name, tensor)) < 0) {
+        return -1;
+    }
+    return tensor->info.framework == NVS_FRAMEWORK_TORCH
+               ? nvs_torch_check_grad(state, object, name, tensor)
+               : 0;
 }
 
 /* The keywords of __dlpack__: the stream where there is one to tell, and our version. */

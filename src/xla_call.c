@@ -169,7 +169,7 @@ find_alignment(const struct nvs_gemm_args *args)
     return aligned | (narrow % 16 == 0 ? NVS_NEEDS_ALIGNED_SCALES : 0);
 }
 
-/* The row that kernel= or NVFP4SPARSE_KERNEL names, or the first that fits; NULL: see fault. */
+/* The row that kernel= or NVFP4SPARSE_KERNEL names, or nvs_select()'s; NULL: see fault. */
 static const struct nvs_kernel *
 select_kernel(const struct xla_frame *frame, const struct nvs_problem *problem,
               struct nvs_fault *fault)
@@ -177,11 +177,13 @@ select_kernel(const struct xla_frame *frame, const struct nvs_problem *problem,
     const struct xla_text *wanted = find_attribute(&frame->attributes, "kernel",
                                                    XLA_ATTRIBUTE_STRING);
     const struct nvs_kernel *kernel = atomic_load(&pinned);
+    const char *by = "NVFP4SPARSE_KERNEL";
     if (wanted != NULL && wanted->size > 0) {
         char name[64];
         snprintf(name, sizeof(name), "%.*s", wanted->size < 63 ? (int)wanted->size : 63,
                  wanted->text);
         kernel = nvs_find_kernel(name);
+        by = "kernel";
         if (kernel == NULL) {
             snprintf(fault->text, sizeof(fault->text), "kernel names no kernel: %s", name);
             return NULL;
@@ -196,7 +198,7 @@ select_kernel(const struct xla_frame *frame, const struct nvs_problem *problem,
     }
     const char *misfit = nvs_misfit(kernel, problem);
     if (misfit != NULL) {
-        snprintf(fault->text, sizeof(fault->text), "kernel=%s cannot run this: %s", kernel->name,
+        snprintf(fault->text, sizeof(fault->text), "%s=%s cannot run this: %s", by, kernel->name,
                  misfit);
         return NULL;
     }

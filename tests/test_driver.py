@@ -53,3 +53,4 @@ def test_fake_driver(driver, case):
         timeout=300,
     )
     assert done.returncode == 0, done.stdout
+    assert "passed" in done.stdout

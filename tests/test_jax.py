@@ -53,7 +53,7 @@ def test_eager(device, operands, expected):
     assert result.devices() == {device}
     np.testing.assert_array_equal(result, expected)
     assert sparse_gemm(*operands).dtype == jnp.bfloat16
-    for alpha in (-2.0, jnp.full((1, 1), -2.0), np.float32(-2)):
+    for alpha in (-2.0, jnp.full((1, 1), -2.0), np.float32(-2), np.int64(-2)):
         scaled = sparse_gemm(*operands, alpha=alpha, out_dtype=jnp.float32)
         np.testing.assert_array_equal(scaled, -2 * expected)
 
@@ -91,7 +91,7 @@ def test_types_of_operands(operands, expected):
         np.testing.assert_array_equal(got, expected)
 
 
-def test_by_way_of_dlpack(device, operands, expected):
+def test_by_way_of_dlpack(device, host, operands, expected):
     """float4, and kernel= outside jax.jit."""
     if hasattr(jnp, "float4_e2m1fn") and device.platform == "cpu":
         pairs = jax.lax.bitcast_convert_type(operands[0], jnp.float4_e2m1fn)
@@ -100,7 +100,7 @@ def test_by_way_of_dlpack(device, operands, expected):
     kernel = "cpu" if device.platform == "cpu" else "naive"
     got = sparse_gemm(*operands, out_dtype="float32", kernel=kernel)
     assert isinstance(got, jax.Array)
-    np.testing.assert_allclose(got, expected, rtol=1e-5)
+    assert_within_bound(np.asarray(got), host, dtype="float32")
     with pytest.raises(ValueError, match="cannot run this"):
         sparse_gemm(*operands, kernel="naive" if device.platform == "cpu" else "cpu")
 

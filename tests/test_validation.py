@@ -366,6 +366,7 @@ def test_alpha_tensors(device, operands, tensors, shape):
 def test_wrong_alpha(device, tensors):
     for wrong in ("1", [1.0], 1j, object()):
         refused(TypeError, "alpha must be a number or a float32 tensor", *tensors, alpha=wrong)
+    refused(ValueError, "alpha must fit a float64", *tensors, alpha=10**400)
     for dtype in ("float16", "float64", "int32"):
         refused(TypeError, f"got a tensor of {dtype}", *tensors, alpha=device.to(np.ones(1, dtype)))
     for shape in ((2,), (0,), (1, 3)):
