@@ -190,16 +190,19 @@ def test_rows_do_not_depend_on_the_batch(device, shape):
         operands = a_vals[:count], a_meta[:count], a_scale[:count], b_fp4, b_scale
         whole = dict(each_kernel(device, operands)) | whole
     others = random_operands(rng_for(12, *shape), 2 * m, 0, k)[:3]
+    compared = set()
     for count, first in ((1, 0), (1, 7), (3, 4), (9, 6), (1, m - 1), (7, 3), (33, m - 33)):
         chosen = slice(first, first + count)
         rows = a_vals[chosen], a_meta[chosen], a_scale[chosen]
         for name, got in each_kernel(device, (*rows, b_fp4, b_scale)):
             if first + count <= len(whole.get(name, ())):
                 assert_same_bits(got, whole[name][chosen], name)
+                compared.add(name)
         mixed = [np.concatenate([o[:9], r, o[9:]]) for o, r in zip(others, rows, strict=True)]
         for name, got in each_kernel(device, (*mixed, b_fp4, b_scale)):
             if first + count <= len(whole.get(name, ())):
                 assert_same_bits(got[9 : 9 + count], whole[name][chosen], name)
+    assert compared == set(whole)
 
 
 @pytest.mark.parametrize("shape", [(64, 256, 2048), (33, 37, 80), (515, 8, 2048)], ids=str)

@@ -1,45 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
 """Threads and processes: first calls in odd places, forks, many threads, and who holds the GIL."""
 
-import ast
-import json
-import os
-import subprocess
-import sys
 import threading
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-import nvfp4sparse
 from cases import random_operands
+from new_processes import case_names, complaints_of
 from nvfp4sparse import sparse_gemm
 
-HERE = Path(__file__).parent
-CASES = [
-    element.id
-    for node in ast.parse((HERE / "process_cases.py").read_text()).body
-    if isinstance(node, ast.Assign) and node.targets[0].id == "CASES"
-    for element in node.value.elts
-]
+CASES = case_names("process_cases.py")
 
 
 @pytest.fixture(scope="module")
 def complaints(torch_cuda):
     """What each of process_cases.py complained of: one process for all, as PyTorch loads slowly."""
-    root = str(Path(nvfp4sparse.__file__).parents[1])
-    path = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", str(HERE / "process_cases.py")],
-        env={**os.environ, "PYTHONPATH": path},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    return complaints_of("process_cases.py")
 
 
 @pytest.mark.cuda

@@ -134,6 +134,8 @@ def test_memory_of_a_result_is_the_frameworks(torch, host):
 def test_graph(torch, kernel):
     """A captured call sees new operands and a new alpha, and gives the bits of an eager one."""
     row = next(row for row in kernels() if row["name"] == kernel)
+    if not row["cc_min"] <= cuda_info()["devices"][0]["cc"] <= row["cc_max"]:
+        pytest.skip(f"{kernel} is for other GPUs")
     shape = (max(row["m_min"], min(16, row["m_max"])), min(64, row["n_max"]), 2048)
     rng = np.random.default_rng(1)
     operands = [torch.from_numpy(o).cuda() for o in random_operands(rng, *shape)]
