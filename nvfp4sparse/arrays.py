@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import ml_dtypes
@@ -57,15 +58,34 @@ def check_shape(
         )
 
 
+def first_true(bad: NDArray[np.bool_]) -> tuple[int, ...]:
+    """Return the index of the first true element; there must be one."""
+    return tuple(int(i) for i in np.unravel_index(np.argmax(bad), bad.shape))
+
+
 def check_finite(function: str, name: str, x: NDArray) -> None:
     """Raise ValueError, with the first place, if x holds NaN or infinity."""
     bad = ~np.isfinite(x)
     if bad.any():
-        index = tuple(int(i) for i in np.unravel_index(np.argmax(bad), x.shape))
+        index = first_true(bad)
         raise ValueError(
             f"{function}: {name} must be finite, got {x[index]} at {list(index)}; NVFP4 values "
             "hold neither NaN nor infinity"
         )
+
+
+def blocks_of(
+    function: str, name: str, x: ArrayLike, global_scale: float, multiple: int
+) -> tuple[NDArray, float, list[int]]:
+    """Check what is to be quantised; return it as [rows, k], the multiplier and the leading axes.
+
+    Raises as as_floats(), check_finite() and check_multiplier() do.
+    """
+    array = as_floats(function, name, x, multiple)
+    check_finite(function, name, array)
+    factor = check_multiplier(function, global_scale)
+    *leading, k = array.shape
+    return array.reshape(math.prod(leading), k), factor, leading
 
 
 def check_multiplier(function: str, value: float) -> float:

@@ -3,13 +3,12 @@
 
 from __future__ import annotations
 
-import math
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .arrays import as_bytes, as_floats, check_finite, check_multiplier, check_shape, slabs
+from .arrays import as_bytes, blocks_of, check_shape, first_true, slabs
 from .groups import POSITIONS, VALUES, canonical_groups, group_columns, group_index
 from .prune import GROUP, kept_of_four
 from .quantize import BLOCK, E4M3_VALUES, pack_codes, round_blocks
@@ -29,7 +28,7 @@ class SparseNVFP4(NamedTuple):
 
 def _first(bad: NDArray[np.bool_]) -> tuple[str, tuple[int, ...]]:
     """Where the first true element of bad [..., k/4] stands, in words and as an index."""
-    index = tuple(int(i) for i in np.unravel_index(np.argmax(bad), bad.shape))
+    index = first_true(bad)
     row = index[0] if len(index) == 2 else list(index[:-1])
     return f"row {row}, group {index[-1]}", index
 
@@ -69,11 +68,8 @@ def compress(x: ArrayLike, *, global_scale: float = 1.0) -> SparseNVFP4:
         ValueError: k is not a multiple of 16, x holds NaN or infinity, or global_scale is not
             positive and finite.
     """
-    array = as_floats("compress", "x", x, BLOCK)
-    check_finite("compress", "x", array)
-    factor = check_multiplier("compress", global_scale)
-    *leading, k = array.shape
-    dense = array.reshape(math.prod(leading), k)
+    dense, factor, leading = blocks_of("compress", "x", x, global_scale, BLOCK)
+    k = dense.shape[1]
     vals = np.empty((len(dense), k // GROUP), dtype=np.uint8)
     meta = np.empty((len(dense), k // GROUP), dtype=np.uint8)
     scale = np.empty((len(dense), k // BLOCK), dtype=np.uint8)

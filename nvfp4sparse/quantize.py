@@ -7,14 +7,13 @@ arrays: pass the product of A's and B's as sparse_gemm's alpha.
 
 from __future__ import annotations
 
-import math
 from typing import NamedTuple
 
 import ml_dtypes
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .arrays import as_bytes, as_floats, check_finite, check_multiplier, check_shape, slabs
+from .arrays import as_bytes, as_floats, blocks_of, check_finite, check_shape, slabs
 
 BLOCK = 16  # columns that share one scale
 E2M1_MAX = 6.0
@@ -115,11 +114,9 @@ def quantize(w: ArrayLike, *, global_scale: float = 1.0) -> NVFP4:
         ValueError: k is not a multiple of 16, w holds NaN or infinity, or global_scale is not
             positive and finite.
     """
-    array = as_floats("quantize", "w", w, BLOCK)
-    check_finite("quantize", "w", array)
-    factor = check_multiplier("quantize", global_scale)
-    *leading, k = array.shape
-    blocks = array.reshape(math.prod(leading), k // BLOCK, BLOCK)
+    dense, factor, leading = blocks_of("quantize", "w", w, global_scale, BLOCK)
+    k = dense.shape[1]
+    blocks = dense.reshape(len(dense), k // BLOCK, BLOCK)
     fp4 = np.empty((len(blocks), k // 2), dtype=np.uint8)
     scale = np.empty((len(blocks), k // BLOCK), dtype=np.uint8)
     for rows in slabs(len(blocks), k):

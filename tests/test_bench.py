@@ -388,6 +388,27 @@ def test_sweep_sees_a_wrong_result(tmp_path, monkeypatch):
     assert wrong == [28, 29, 30]  # the first that is checked, and from then on
 
 
+def test_sweep_keeps_the_points_that_lost_the_gpu(tmp_path, monkeypatch, capsys):
+    def broken(self):
+        raise RuntimeError("CUDA error: gone")
+
+    monkeypatch.setattr(sweep, "_measure", lambda timer, timed: broken(timer))
+    points = [str(point) for point in range(1, 4)]
+    found = sweep.check_device
+
+    def check(device, name, role):
+        monkeypatch.setattr(PretendGpu, "synchronize", broken)
+        found(device, name, role)
+
+    monkeypatch.setattr(sweep, "check_device", check)
+    status, rows = run_pretended_sweep(
+        monkeypatch, tmp_path, "--sweep", "m", "--n", "24", "--m", *points
+    )
+    assert status == 1
+    assert [row["status"] for row in rows] == ["FAILED: CUDA error: gone"] * 3
+    assert "the sweep ends after 3 points: cpu left the GPU unusable" in capsys.readouterr().err
+
+
 def test_sweep_times_the_chosen_kernel_alone(tmp_path, capsys):
     for words in (["--kernels", "cpu"], ["--n", "16", "32"]):
         words = ["bench", "--sweep", "m", *words, "--out", str(tmp_path / "none")]

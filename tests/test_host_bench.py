@@ -7,7 +7,7 @@ import pytest
 from cases import random_operands
 from nvfp4sparse import _C, sparse_gemm
 from nvfp4sparse import __main__ as command_line
-from nvfp4sparse.cli import devices, host, host_calls, host_report
+from nvfp4sparse.cli import devices, host, host_calls, host_report, report
 
 
 @pytest.fixture
@@ -72,7 +72,7 @@ def test_rows_survive_the_csv(tmp_path):
         host_report.HostRow("cupy", "", "", status="not run: No module named 'cupy'"),
     ]
     assert (rows[0].median_us, rows[0].max_us, rows[0].calls) == (2.0, 3.0, 3)
-    host_report.write_csv(tmp_path / "host.csv", rows)
+    report.write_csv(tmp_path / "host.csv", rows, host_report.HostRow)
     assert host_report.read_csv(tmp_path / "host.csv") == rows
     text = host_report.summary(rows)
     assert "2.00" in text
@@ -92,7 +92,9 @@ def test_targets():
     rows = [
         host_report.HostRow("torch", name, "", median_us=median) for name, median in medians.items()
     ]
-    rows.append(host_report.HostRow("torch", "sparse_gemm(out), 500 different m", "", max_us=7.0))
+    rows.append(
+        host_report.HostRow("torch", "500 m", "", max_us=7.0, kernel=host_report.EACH_ITS_OWN)
+    )
     found = [(value, bound) for _, value, bound in host_report.targets(rows)]
     assert found == [(0.75, 1.2), (0.5, 1.2), (3.0, 5.0), (9.0, 12.0), (7.0, 1000.0)]
     assert list(host_report.targets(rows[:1])) == []

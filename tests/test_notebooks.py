@@ -40,7 +40,7 @@ def write_host(path):
     """A CSV of bench --host with a call, its parts and a peer, for the notebook that plots one."""
     calls = ("sparse_gemm(out)", "cuLaunchKernelEx alone", "preparation", "sparse_gemm", "torch.mm")
     rows = [host_report.HostRow("torch", c, "").add([4000, 5000, 6000]) for c in calls]
-    host_report.write_csv(path, rows)
+    report.write_csv(path, rows, host_report.HostRow)
 
 
 @pytest.mark.slow

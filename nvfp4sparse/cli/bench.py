@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import itertools
 import sys
 from argparse import Namespace
@@ -26,8 +25,8 @@ from .kernels import (
     run_ours,
 )
 from .peers import peers_of
-from .plots import save_figures
-from .report import Row, environment, new_row, source_commit, summary, write_csv
+from .plots import save_if_possible
+from .report import Row, environment, has_failed, new_row, source_commit, summary, write_csv
 from .table import progress
 from .timing import Timing
 from .workload import Problem, dense_values, judge, make_operands
@@ -93,8 +92,10 @@ def bench_problem(
             verdict = judge(candidate.result(), exact, magnitude, problem.k)
             row.add_verdict(verdict)
             ours = candidate.role == "ours"
-            if not (verdict.within_bound if ours else verdict.relative < PEER_ERROR):
+            if ours and not verdict.within_bound:
                 row.status = f"WRONG: {verdict.of_bound:.3g} times the bound"
+            elif not ours and not verdict.relative < PEER_ERROR:
+                row.status = f"WRONG: relative error {verdict.relative:.3g}"
             elif not options.kernels and _too_slow(device, candidate):
                 row.status = f"not timed: over {SLOW_SECONDS * 1e3:.0f} ms a call"
             else:
@@ -167,11 +168,7 @@ def run(options: Namespace) -> int:
             break
     print(summary(rows))
     print(f"wrote {table}")
-    if importlib.util.find_spec("matplotlib"):
-        for path in save_figures(table):
-            print(f"wrote {path}")
-    else:
-        print("matplotlib is not installed: no plots (pip install 'nvfp4sparse[bench]')")
+    save_if_possible(table)
     if lost:
         print(lost, file=sys.stderr)
-    return int(any(row.status.startswith(("WRONG", "FAILED")) for row in rows))
+    return int(has_failed(rows))

@@ -30,8 +30,8 @@ from nvfp4sparse import _C
 
 from .devices import NumpyDevice, find_gpu
 from .host_calls import Absent, HostCall, all_calls, no_wait
-from .host_report import HostRow, summary, targets, write_csv
-from .report import environment, source_commit
+from .host_report import EACH_ITS_OWN, HostRow, summary, targets
+from .report import environment, source_commit, write_csv
 from .workload import Problem, make_operands
 
 CALLS, QUICK_CALLS = 20_000, 2_000
@@ -155,7 +155,8 @@ def rows_of(problem: Problem, on_gpu: bool, label: str, calls: int, seed: int) -
     shapes = Problem(SHAPES, problem.n, problem.k)
     for call in all_calls(make_operands(shapes, seed), shapes, on_gpu):
         if isinstance(call, HostCall) and call.arguments:
-            row = HostRow(call.framework, f"sparse_gemm(out), {SHAPES} different m", "ours")
+            name = f"sparse_gemm(out), {SHAPES} different m"
+            row = HostRow(call.framework, name, "ours", m=SHAPES, kernel=EACH_ITS_OWN)
             yield row.add(many_shapes(call, shapes, label))
 
 
@@ -173,9 +174,10 @@ def run(options: Namespace) -> int:
     rows = list(rows_of(problem, gpu is not None, device.label, calls, options.seed))
     place = environment(device, TIMER, options.commit or source_commit())
     del place["framework"]  # each row has its own
-    place["kernel"] = nvfp4sparse.plan(problem.m, problem.n, problem.k, device.label)["kernel"]
+    kernel = nvfp4sparse.plan(problem.m, problem.n, problem.k, device.label)["kernel"]
     for row in rows:
-        row.m, row.n, row.k = problem.m, problem.n, problem.k
+        row.m, row.n, row.k = row.m or problem.m, problem.n, problem.k
+        row.kernel = row.kernel or kernel
         vars(row).update({name: value for name, value in place.items() if hasattr(row, name)})
     print(summary(rows))
     for name, value, bound in targets(rows) if gpu else ():
@@ -183,6 +185,6 @@ def run(options: Namespace) -> int:
         print(f"- {name}: {value:.2f} us, at most {bound:.2f}: {verdict}")
     folder = Path(options.out)
     folder.mkdir(parents=True, exist_ok=True)
-    write_csv(folder / "host.csv", rows)
+    write_csv(folder / "host.csv", rows, HostRow)
     print(f"wrote {folder / 'host.csv'}")
     return 0

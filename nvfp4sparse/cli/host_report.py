@@ -6,12 +6,13 @@ from __future__ import annotations
 import csv
 import statistics
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 from .table import render
 
 LAUNCHES = ("cuLaunchKernelEx alone", "cuLaunchKernelEx in a call")
+EACH_ITS_OWN = "chosen for each m"  # the kernel of calls of many sizes
 HEADER = ("framework", "call", "median us", "p10", "p90", "max", "calls")
 
 
@@ -49,7 +50,7 @@ class HostRow:
 
 
 def targets(rows: Sequence[HostRow]) -> Iterator[tuple[str, float, float]]:
-    """Yield what was promised of calls on a GPU, as (what, microseconds found, at most)."""
+    """Yield the bounds that calls on a GPU are held to: (what, microseconds found, at most)."""
     found = {(row.framework, row.call): row for row in rows if row.median_us is not None}
 
     def median(framework: str, call: str) -> float | None:
@@ -71,20 +72,12 @@ def targets(rows: Sequence[HostRow]) -> Iterator[tuple[str, float, float]]:
         if value:
             yield f"{framework}, {call}", value, bound
     for row in rows:
-        if "different m" in row.call and row.max_us is not None:
+        if row.kernel == EACH_ITS_OWN and row.max_us is not None:
             yield f"{row.framework}, {row.call}: the slowest", row.max_us, 1000.0
 
 
-def write_csv(path: Path, rows: Sequence[HostRow]) -> None:
-    """Write all rows, with a header."""
-    with path.open("w", newline="") as file:
-        writer = csv.DictWriter(file, [field.name for field in fields(HostRow)])
-        writer.writeheader()
-        writer.writerows(asdict(row) for row in rows)
-
-
 def read_csv(path: Path) -> list[HostRow]:
-    """Read what write_csv() wrote; figures that are not there are None again."""
+    """Read what report.write_csv() wrote; figures that are not there are None again."""
     with path.open(newline="") as file:
         rows = list(csv.DictReader(file))
     kinds = {field.name: field.type for field in fields(HostRow)}

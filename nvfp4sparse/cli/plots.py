@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import csv
+import importlib.util
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -86,6 +87,15 @@ def save_figures(path: Path) -> list[Path]:
             written.append(path.with_name(f"{path.stem}_{number}{suffix}"))
             figure.savefig(written[-1], dpi=150)
     return written
+
+
+def save_if_possible(path: Path) -> None:
+    """Do as `save_figures` and print what was written, or that matplotlib is missing."""
+    if not importlib.util.find_spec("matplotlib"):
+        print("matplotlib is not installed: no plots (pip install 'nvfp4sparse[bench]')")
+        return
+    for figure in save_figures(path):
+        print(f"wrote {figure}")
 
 
 def _number(text: str) -> Any:

@@ -9,6 +9,7 @@ import subprocess
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
+from typing import Any
 
 import nvfp4sparse
 
@@ -130,10 +131,15 @@ def source_commit() -> str:
     return (commit + ("-dirty" if changed else "")) or "unknown"
 
 
-def write_csv(path: Path, rows: Sequence[Row]) -> None:
-    """Write all rows, with a header."""
+def has_failed(rows: Sequence[Row]) -> bool:
+    """Whether a result was wrong, or one of our kernels failed."""
+    return any(row.status.startswith(("WRONG", "FAILED")) for row in rows)
+
+
+def write_csv(path: Path, rows: Sequence[Any], kind: type = Row) -> None:
+    """Write all rows, dataclasses of that kind, with a header."""
     with path.open("w", newline="") as file:
-        writer = csv.DictWriter(file, [field.name for field in fields(Row)])
+        writer = csv.DictWriter(file, [field.name for field in fields(kind)])
         writer.writeheader()
         writer.writerows(asdict(row) for row in rows)
 

@@ -6,7 +6,6 @@ One set of operands serves all: a smaller problem is the first rows of the large
 
 from __future__ import annotations
 
-import importlib.util
 import sys
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
@@ -20,8 +19,8 @@ from .bench import QUICK_CALLS, Timer
 from .cupti import WallTimer, make_timer
 from .devices import Device, NumpyDevice, find_gpu
 from .kernels import Candidate, DeviceLostError, Missing, check_device, reason_of, run_ours
-from .plots import save_figures
-from .report import Row, environment, new_row, source_commit, write_csv
+from .plots import save_if_possible
+from .report import Row, environment, has_failed, new_row, source_commit, write_csv
 from .table import progress, render
 from .timing import Sample
 from .workload import Problem, dense_values, judge, make_operands
@@ -92,8 +91,8 @@ def sweep(device: Device, timer: Timer, problems: Sequence[Problem], seed: int) 
         except RuntimeError as error:
             for row, _ in timed:
                 row.status = f"FAILED: {reason_of(error)}"
+        yield from rows  # also those that lost the device
         check_device(device, rows[-1].kernel, "ours")
-        yield from rows
 
 
 def _measure(timer: Timer, timed: Sequence[Candidate]) -> tuple[str, list[Sample]]:
@@ -171,9 +170,7 @@ def run(options: Namespace) -> int:
     table.parent.mkdir(parents=True, exist_ok=True)
     write_csv(table, rows)
     print(f"wrote {table}")
-    if importlib.util.find_spec("matplotlib"):
-        for path in save_figures(table):
-            print(f"wrote {path}")
+    save_if_possible(table)
     if lost:
         print(lost, file=sys.stderr)
-    return int(bool(lost) or any(row.status.startswith(("WRONG", "FAILED")) for row in rows))
+    return int(bool(lost) or has_failed(rows))
