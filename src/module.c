@@ -56,24 +56,33 @@ PyDoc_STRVAR(
     "The kernel table, most specific row first: a list of dicts. A problem gets the first\n"
     "row that fits it. Rows that stand together and have \"wave_ns\" count as one: the\n"
     "row with the least waves of blocks times wave_ns, the nanoseconds that one more wave\n"
-    "takes at k = 2048 on an H200. kernel= asks only whether a row fits. \"built\" tells\n"
-    "whether this build has the row's code.");
+    "takes at k = 2048 on an H200. kernel= asks only whether a row fits.\n"
+    "\n"
+    "Of a row: name, symbol, image, kind; what it takes: cc_min, cc_max (compute capability\n"
+    "times 10), m_min, m_max, n_min, n_max, k_max, k_multiple, needs (\"aligned_16\",\n"
+    "\"aligned_out\", \"aligned_scales\"); how it is launched: tile_m, tile_n, threads, cluster,\n"
+    "persistent, wave_ns (0: none), shared_bytes, a_box_rows (0: no TMA); when: what it is\n"
+    "for; built: whether this build has its code.");
 
-PyDoc_STRVAR(plan_doc,
-             "plan($module, m, n, k, device=None, *, cc=None, aligned=True)\n--\n\n"
-             "What a call of that size would run: a dict with kernel (a name, or None), why (for\n"
-             "each row before it: what does not fit, or which row should be faster), grid,\n"
-             "threads, cluster, shared_bytes, cc and pinned (by NVFP4SPARSE_KERNEL).\n"
-             "\n"
-             "device: \"cpu\", \"cuda:N\", an int, or None for the first GPU, else the CPU. cc: a\n"
-             "compute capability times 10 (90) in place of a device; no GPU is needed then, rows\n"
-             "count that this build lacks, and a wave is 132 blocks, as on an H200. aligned:\n"
-             "whether rows and addresses are.");
+PyDoc_STRVAR(
+    plan_doc,
+    "plan($module, m, n, k, device=None, *, cc=None, aligned=True)\n--\n\n"
+    "What a call of that size would run: a dict with kernel (a name, or None), why (for\n"
+    "each row before it: what does not fit, or which row should be faster) and pinned\n"
+    "(by NVFP4SPARSE_KERNEL); with a kernel also kind (\"cpu\" or \"cuda\"), and on a GPU\n"
+    "cc, grid, threads, cluster and shared_bytes.\n"
+    "\n"
+    "device: \"cpu\", \"cuda\", \"cuda:N\", an int, or None for the first GPU, else the CPU. cc: a\n"
+    "compute capability times 10 (90) in place of a device; no GPU is needed then, rows\n"
+    "count that this build lacks, and a wave is 132 blocks, as on an H200. aligned:\n"
+    "whether rows and addresses are. ValueError (sizes, device, cc), RuntimeError (no\n"
+    "such device).");
 
 PyDoc_STRVAR(cuda_info_doc,
              "cuda_info($module, /)\n--\n\n"
              "The CUDA driver and its devices: a dict with available, reason (why not, or None),\n"
-             "driver (\"13.0\") and devices (dicts with id, name, cc, sm_count).");
+             "driver (\"13.0\") and devices (dicts with id, name, cc, sm_count; id and error for\n"
+             "one that does not open).");
 
 PyDoc_STRVAR(build_info_doc,
              "build_info($module, /)\n--\n\n"
@@ -92,12 +101,14 @@ PyDoc_STRVAR(time_launches_doc,
              "time_launches($module, arguments, calls, in_calls=False, /)\n--\n\n"
              "Nanoseconds of cuLaunchKernelEx alone (on the CPU: of the product), one number for\n"
              "each of `calls` launches of what sparse_gemm(*arguments) launches. in_calls: with\n"
-             "all that a call does before its launch, untimed, before each; else once.");
+             "all that a call does before its launch, untimed, before each; else once. ValueError\n"
+             "(more than six arguments, calls), else as sparse_gemm().");
 
 PyDoc_STRVAR(time_preparation_doc,
              "time_preparation($module, arguments, calls, /)\n--\n\n"
              "Nanoseconds of all that sparse_gemm(*arguments) does before its launch, and of the\n"
-             "release of its operands, `calls` times. Nothing is computed.");
+             "release of its operands, `calls` times. Nothing is computed. Errors as of\n"
+             "time_launches().");
 
 PyDoc_STRVAR(xla_handlers_doc,
              "xla_handlers($module, /)\n--\n\n"
