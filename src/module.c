@@ -38,6 +38,7 @@ PyDoc_STRVAR(
     "own for calls of JAX arrays alone, which jax.jit may trace; else the legacy default\n"
     "stream), an int handle, or an object with __cuda_stream__. CUDA only. The call queues\n"
     "one kernel and does not wait: keep the tensors' memory until the stream has run it.\n"
+    "Unless it is given, the stream waits for other frameworks' current ones.\n"
     "kernel: the name of a row of kernels(), instead of the choice that plan() explains.\n"
     "The environment variable NVFP4SPARSE_KERNEL, read at import, does the same for calls on\n"
     "the kind of device that its kernel runs on.\n"

@@ -60,6 +60,9 @@ def test_operators_are_the_function(place, operands):
     alpha = torch.full((1,), 0.5, device=place)
     by_tensor = OPS.sparse_gemm(*operands, alpha_tensor=alpha, out_dtype=torch.float32)
     assert torch.equal(by_tensor, halved)
+    for dtype in ("float32", "torch.float32", np.float32):
+        named = nvfp4sparse.torch.sparse_gemm(*operands, alpha=0.5, out_dtype=dtype)
+        assert torch.equal(named, halved)
     for out in (torch.empty(M, N, device=place), torch.empty(N, M, device=place).t()):
         assert OPS.sparse_gemm_out(*operands, out, alpha=0.5) is None
         assert torch.equal(out, halved)
