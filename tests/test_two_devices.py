@@ -531,8 +531,11 @@ class LikeJax:
         self.allowed.add(self._call(jax.dlpack.from_dlpack, array)[1])
 
     def _call(self, function, *arguments, **options):
-        """What it returns or raises, and the device that it leaves current."""
-        assert self.torch.cuda.current_device() == 0
+        """What it returns or raises, and the device that it leaves current.
+
+        Device 0 is made current first: between calls JAX frees arrays, which changes it, too.
+        """
+        self.torch.cuda.set_device(0)
         try:
             result = function(*arguments, **options)
         except Exception as error:
