@@ -12,16 +12,11 @@
 #include "gemm_args.h"
 #include "superslab.cuh"
 
-static constexpr int WORKERS = 512, THREADS = WORKERS + 32, PART_THREADS = 128;
+static constexpr int PART_THREADS = 128; /* a part is a warpgroup of workers */
 static constexpr int BLOCK_K = 1024, HALF_K = BLOCK_K / 2;
 
-/* Where a worker needs more than the 96 registers that so many threads start with, the warp that
- * issues TMA stands in a warpgroup of its own, as only whole ones give registers away. */
-static constexpr int GROUP_THREADS = WORKERS + PART_THREADS;
-static constexpr int WORKER_REGISTERS = 112, ISSUER_REGISTERS = 24;
-
-/* Named barriers: 0 the workers, 1 to 4 a part (a warpgroup), others below. */
-static constexpr int READY = 8; /* all threads: the mbarriers are there */
+/* Named barriers: 0 the workers, 1 to 4 a part, others below. */
+static constexpr int READY = 8; /* the workers and the warp that issues: the mbarriers are there */
 
 /* A in shared memory, from a multiple of 1024 on: rows of 128 bytes (half of the block's K) of
  * values and metadata, swizzled by 128 bytes, and of 64 bytes of scales, swizzled by 64. */
@@ -49,37 +44,21 @@ fetch_a_stage(const nvs_a_maps &maps, uint32_t a, uint32_t barriers, uint32_t ro
 }
 
 /* The mbarriers of both blocks are there once all threads have called this or meet_blocks(). */
+template <int WORKERS>
 NVS_DEVICE void
 announce_barriers(void)
 {
     __syncwarp();
-    bar_arrive(READY, THREADS);
+    bar_arrive(READY, WORKERS + 32);
     barrier_cluster_arrive_relaxed();
 }
 
-/* The warp that issues TMA, where there is one stage. barriers: the halves of A; exchange: of what
- * the other block sends. */
-template <int ROWS>
-NVS_DEVICE void
-fetch_a(const nvs_a_maps &maps, uint32_t a, uint32_t barriers, uint32_t exchange,
-        uint32_t exchange_bytes, uint32_t row0, uint32_t k0)
-{
-    if (threadIdx.x % 32 == 0) {
-        mbarrier_init(barriers, 1);
-        mbarrier_init(barriers + 8, 1);
-        mbarrier_init(exchange, 1);
-        fence_mbarrier_init_cluster();
-        fetch_a_stage<ROWS>(maps, a, barriers, row0, k0);
-        mbarrier_arrive_expect_tx(exchange, exchange_bytes);
-    }
-    announce_barriers();
-}
-
 /* The workers' counterpart: the mbarriers of both blocks are there when it returns. */
+template <int WORKERS>
 NVS_DEVICE void
 meet_blocks(void)
 {
-    bar_sync(READY, THREADS);
+    bar_sync(READY, WORKERS + 32);
     barrier_cluster_arrive_relaxed();
     barrier_cluster_wait();
 }
@@ -92,27 +71,39 @@ tile_row(uint32_t g)
     return (g & 1) << 2 | g >> 1;
 }
 
-/* This lane's segment of superslab `part` (0..3) of the tile. row: of the tile, the lane's first;
- * the second is eight on. */
-template <int ROWS, int LANE_ROWS>
-NVS_DEVICE void
-load_a(uint32_t a, uint32_t part, uint32_t row, a_share<LANE_ROWS> &share)
+/* Where this lane's segment of a superslab of A stands in the tile. */
+struct a_place {
+    uint32_t vals, scale;
+};
+
+/* superslab: 0..3. row: of the tile, the lane's first; the second is eight on. */
+template <int ROWS>
+NVS_DEVICE a_place
+place_a(uint32_t a, uint32_t superslab, uint32_t row)
 {
     using A = a_tile<ROWS>;
     const uint32_t q = threadIdx.x % 4;
-    const uint32_t vals = a + A::VALS + part / 2 * A::HALF + row * NVS_A_BOX +
-                          (((part % 2 * 4 + q) ^ (row & 7)) << 4);
-    const uint32_t scale = a + A::SCALE + row * NVS_A_SCALE_BOX + ((part ^ (row >> 1 & 3)) << 4) +
-                           q * 4;
+    a_place at;
+    at.vals = a + A::VALS + superslab / 2 * A::HALF + row * NVS_A_BOX +
+              (((superslab % 2 * 4 + q) ^ (row & 7)) << 4);
+    at.scale = a + A::SCALE + row * NVS_A_SCALE_BOX + ((superslab ^ (row >> 1 & 3)) << 4) + q * 4;
+    return at;
+}
+
+template <int ROWS, int LANE_ROWS>
+NVS_DEVICE void
+load_a(const a_place &at, a_share<LANE_ROWS> &share)
+{
+    using A = a_tile<ROWS>;
 #pragma unroll
     for (int r = 0; r < LANE_ROWS; ++r) {
-        share.vals[r] = ld_shared_v4(vals + 8 * r * NVS_A_BOX);
-        share.meta[r] = ld_shared_v4(vals + 8 * r * NVS_A_BOX + A::META - A::VALS);
-        decode_scales(ld_shared_u32(scale + 8 * r * NVS_A_SCALE_BOX), share.scale[r]);
+        share.vals[r] = ld_shared_v4(at.vals + 8 * r * NVS_A_BOX);
+        share.meta[r] = ld_shared_v4(at.vals + 8 * r * NVS_A_BOX + A::META - A::VALS);
+        decode_scales(ld_shared_u32(at.scale + 8 * r * NVS_A_SCALE_BOX), share.scale[r]);
     }
 }
 
-/* What a thread decodes of a part's BN columns of B. */
+/* What a thread decodes of BN columns of a superslab of B. */
 template <int BN>
 struct b_share {
     static constexpr int UNITS = BN / 32; /* of decode_b() */
@@ -124,13 +115,6 @@ struct b_share {
 struct b_source {
     const uint8_t *codes, *scale;
 };
-
-/* The first column of a thread's share of the stage at k0. */
-NVS_DEVICE uint32_t
-first_column(uint32_t k0, const b_place &at)
-{
-    return k0 + threadIdx.x / PART_THREADS * SUPERSLAB + at.pair * 2 * SEGMENT;
-}
 
 /* Rows past the end read the last one. args: load_b_args(). */
 NVS_DEVICE b_source
@@ -158,28 +142,22 @@ load_unit(const b_source &from, bool inside, int unit, b_share<BN> &b)
     }
 }
 
-/* A thread's share of the stage at k0, where there is one stage. */
-template <int BN>
-NVS_DEVICE void
-load_b(const nvs_gemm_args &parameters, uint32_t column0, uint32_t k0, const b_place &at,
-       b_share<BN> &b)
-{
-    const nvs_gemm_args args = load_b_args(parameters);
-    const uint32_t k = first_column(k0, at);
-#pragma unroll
-    for (int u = 0; u < b.UNITS; ++u)
-        load_unit<BN>(find_unit(args, column0, u, k, at), k < (uint32_t)args.k, u, b);
-    keep_order();
-}
-
-/* To the f16 tile that begins at `tile`. */
-template <int BN>
-NVS_DEVICE void
-decode_b_share(const b_share<BN> &b, uint32_t tile, const b_place &at)
+/* Where a thread's share of BN columns goes in a superslab's f16 tile of TILE_BN columns. `tile`
+ * points at the first of the BN. */
+template <int TILE_BN>
+NVS_DEVICE b_chunks
+place_b_share(uint32_t tile, const b_place &at)
 {
     const uint32_t row = threadIdx.x % PART_THREADS / 32 * 8 + at.row;
+    return place_chunks(tile + at.half * (2 * TILE_BN * 128) + row * 128, at);
+}
+
+/* To that place, `offset` bytes on. */
+template <int TILE_BN, int BN>
+NVS_DEVICE void
+decode_b_share(const b_share<BN> &b, const b_chunks &to, uint32_t offset, const b_place &at)
+{
 #pragma unroll
     for (int u = 0; u < b.UNITS; ++u)
-        decode_b<BN>(b.codes[u], b.scale[u], tile + at.half * (2 * BN * 128) + (row + 32 * u) * 128,
-                     at);
+        decode_b<TILE_BN>(b.codes[u], b.scale[u], to, offset + 32 * u * 128, at);
 }

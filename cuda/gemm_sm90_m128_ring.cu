@@ -7,13 +7,19 @@
  * stage of 1024 columns each, in two steps of 512: part (ki, mi) of a block decodes half of the
  * columns of superslab ki of a step, and multiplies row tile mi by all of it. So only the two parts
  * of a pair, which share a superslab, wait for each other: one pair's MMAs run while the other
- * decodes. Sums stay in registers to the end; pair_sum.cuh adds them.
+ * decodes. Sums stay in registers to the end. Then two parts' meet in the block, and two blocks' in
+ * the cluster; every thread is left with some to store.
  */
-#include "pair_sum.cuh"
 #include "ring.cuh"
+#include "tile_sum.cuh"
 
-struct shape : pair_shape {
-    static constexpr int SLOTS = 2;
+struct shape {
+    static constexpr int BM = 128, BN = 64, LANE_ROWS = 2, SLOTS = 2;
+    static constexpr int VECTORS = BN / 8; /* of a part's sums; half stays in the part, */
+    static constexpr int KEPT = VECTORS / 2, OWN = KEPT / 2; /* and half of that in the block */
+    static constexpr int VECTOR_BYTES = WORKERS * 16, PART_VECTOR_BYTES = PART_THREADS * 16;
+    static constexpr int GIVEN_BYTES = KEPT * PART_VECTOR_BYTES; /* by one part to the other */
+    static constexpr int EXCHANGE_BYTES = OWN * VECTOR_BYTES;
 
     /* Byte offsets. A pair's sums go where its B tile was. */
     static constexpr int TILE_BYTES = SLABS * BN * 128, A = 2 * TILE_BYTES;
@@ -21,6 +27,9 @@ struct shape : pair_shape {
     static_assert(2 * GIVEN_BYTES <= TILE_BYTES, "sums");
     static_assert(1024 + RECEIVED + EXCHANGE_BYTES == NVS_SM90_M128N64_RING_SHARED, "gemm_args.h");
 };
+
+/* Named barriers of two parts: + ki, + mi. */
+static constexpr int TILES_READY = 5, ROWS_MEET = 9;
 
 static constexpr int HALF_N = shape::BN / 2; /* columns of B that a part decodes */
 
@@ -62,15 +71,14 @@ multiply_steps(b_walk &walk, b_share<HALF_N> &b, const b_place &at, uint32_t sha
                float (&sum)[shape::BN / 2])
 {
     const uint32_t ki = part / 2, mi = part % 2, tile = shared + ki * shape::TILE_BYTES;
-    const uint32_t column = HALF_N * mi + threadIdx.x % PART_THREADS / 32 * 8 + at.row;
-    const uint32_t decoded = tile + at.half * (2 * shape::BN * 128) + column * 128;
+    const b_chunks to = place_b_share<shape::BN>(tile + HALF_N * mi * 128, at);
     const quad_transpose transpose = quad_transpose_of(threadIdx.x % 4);
 #pragma unroll 1
     for (uint32_t step = 0; step < 2 * stages; ++step) {
         const uint32_t stage = step / 2, half = step % 2;
         wgmma_wait<0>();
         bar_sync(TILES_READY + ki, 2 * PART_THREADS); /* both parts' MMAs have read the tile */
-        decode_b<shape::BN>(b.codes[0], b.scale[0], decoded, at);
+        decode_b_share<shape::BN>(b, to, 0, at);
         fence_proxy_async(); /* before the loads, lest it wait for them */
         keep_order();
         load_next_b(walk, half ^ 1, b);
@@ -79,7 +87,8 @@ multiply_steps(b_walk &walk, b_share<HALF_N> &b, const b_place &at, uint32_t sha
         mbarrier_wait(slot_barriers + half * 8, parity); /* scales came with half 0 */
         a_share<2> a;
         uint32_t meta[SLABS];
-        load_a<shape::BM>(shared + shape::A + slot * a_tile<shape::BM>::BYTES, 2 * half + ki, row,
+        load_a<shape::BM>(place_a<shape::BM>(shared + shape::A + slot * a_tile<shape::BM>::BYTES,
+                                             2 * half + ki, row),
                           a);
         __syncwarp();
         if (half && threadIdx.x % 32 == 0)
@@ -88,6 +97,29 @@ multiply_steps(b_walk &walk, b_share<HALF_N> &b, const b_place &at, uint32_t sha
         multiply_slabs<shape::BN>(a, meta, swizzle128_descriptor(tile), TILES_READY + ki,
                                   2 * PART_THREADS, sum);
     }
+}
+
+/* Half of the sums of each of the two parts on this row tile goes to the other; part ki is left
+ * with vectors ki * KEPT and on. What part (ki, mi) gives stands at mailbox + ki * TILE_BYTES +
+ * mi * GIVEN_BYTES. */
+NVS_DEVICE void
+add_halves(uint32_t mailbox, uint32_t ki, uint32_t mi, const float (&sum)[shape::BN / 2],
+           float4 (&kept)[shape::KEPT])
+{
+    using S = shape;
+    const uint32_t box = mailbox + mi * S::GIVEN_BYTES + threadIdx.x % PART_THREADS * 16;
+#pragma unroll
+    for (int v = 0; v < S::KEPT; ++v) {
+        const float4 low = vector_of<S>(sum, v), high = vector_of<S>(sum, v + S::KEPT);
+        const float4 given = ki ? low : high;
+        kept[v] = ki ? high : low;
+        st_shared_v4(box + ki * S::TILE_BYTES + v * S::PART_VECTOR_BYTES, given.x, given.y, given.z,
+                     given.w);
+    }
+    bar_sync(ROWS_MEET + mi, 2 * PART_THREADS);
+#pragma unroll
+    for (int v = 0; v < S::KEPT; ++v)
+        add(kept[v], ld_shared_v4f(box + (ki ^ 1) * S::TILE_BYTES + v * S::PART_VECTOR_BYTES));
 }
 
 extern "C" __global__ void __launch_bounds__(GROUP_THREADS, 1)
@@ -103,20 +135,20 @@ extern "C" __global__ void __launch_bounds__(GROUP_THREADS, 1)
     const uint32_t row0 = row_of_tiles() * shape::BM, column0 = blockIdx.x / 2 * shape::BN;
     if (threadIdx.x >= WORKERS) {
         setmaxnreg_dec<ISSUER_REGISTERS>();
-        if (threadIdx.x < THREADS)
+        if (threadIdx.x < WORKERS + 32)
             fill_ring<shape>(maps, shared, barriers, row0, k0, stages_of(rank, (uint32_t)args.k));
         return;
     }
-    setmaxnreg_inc<WORKER_REGISTERS>();
     const b_place at = place_b();
     b_walk walk = find_b(args, column0, k0, at);
     b_share<HALF_N> b;
     load_next_b(walk, 0, b);
+    setmaxnreg_inc<WORKER_REGISTERS>(); /* which waits, and the loads need not */
     /* The same for all lanes, so that descriptors are made in uniform registers. */
     const uint32_t part = __shfl_sync(~0u, threadIdx.x / PART_THREADS, 0);
     const uint32_t ki = part / 2, mi = part % 2, lane = threadIdx.x % 32;
     const uint32_t row = 64 * mi + threadIdx.x % PART_THREADS / 32 * 16 + tile_row(lane / 4);
-    meet_blocks();
+    meet_blocks<WORKERS>();
 
     float sum[shape::BN / 2] = {};
     multiply_steps(walk, b, at, shared, barriers, part, row, stages_of(rank, walk.end), sum);
@@ -126,7 +158,7 @@ extern "C" __global__ void __launch_bounds__(GROUP_THREADS, 1)
     wgmma_wait<0>();
     bar_sync(TILES_READY + ki, 2 * PART_THREADS); /* both parts' MMAs have read the tile */
     float4 kept[shape::KEPT], own[shape::OWN];
-    add_halves<shape>(shared, shape::TILE_BYTES, ki, mi, sum, kept);
+    add_halves(shared, ki, mi, sum, kept);
     exchange_halves<shape>(shared + shape::RECEIVED, exchange, rank, kept, own);
     store_own<shape>(args, store, own);
 }

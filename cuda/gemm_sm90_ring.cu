@@ -17,8 +17,8 @@ struct shape {
     static constexpr int BM = 64, BN = BN_, SLOTS = SLOTS_, WG_K = 4;
     static constexpr int PART_THREADS = ::PART_THREADS, LANE_ROWS = 2;
 
-    /* tile_sum.cuh: the sums as vectors, a part's share of them, the parts that have one. */
-    static constexpr int VECTORS = BN / 8, OWN = VECTORS / WG_K, OWNERS = WG_K;
+    /* tile_sum.cuh: the sums as vectors, a part's share of them. */
+    static constexpr int VECTORS = BN / 8, OWN = VECTORS / WG_K;
     static constexpr int VECTOR_BYTES = PART_THREADS * 16;
     static constexpr int EXCHANGE_BYTES = VECTORS / 2 * VECTOR_BYTES;
 
@@ -46,7 +46,7 @@ find_b(const nvs_gemm_args &parameters, uint32_t column0, uint32_t k0, const b_p
 {
     const nvs_gemm_args args = load_b_args(parameters);
     b_walk<BN> walk;
-    walk.k = first_column(k0, at);
+    walk.k = k0 + threadIdx.x / PART_THREADS * SUPERSLAB + at.pair * 2 * SEGMENT;
     walk.end = (uint32_t)args.k;
 #pragma unroll
     for (int u = 0; u < b_share<BN>::UNITS; ++u)
@@ -77,10 +77,11 @@ multiply_stages(b_walk<S::BN> &walk, b_share<S::BN> &b, const b_place &at, uint3
     const uint32_t lane = threadIdx.x % 32, tile = shared + part * S::TILE_BYTES;
     const uint32_t row = threadIdx.x % PART_THREADS / 32 * 16 + tile_row(lane / 4);
     const quad_transpose transpose = quad_transpose_of(lane % 4);
+    const b_chunks to = place_b_share<S::BN>(tile, at);
     for (uint32_t stage = 0; stage < stages; ++stage) {
         wgmma_wait<0>();
         bar_sync(1 + part, PART_THREADS); /* the tile is read, all of it */
-        decode_b_share<S::BN>(b, tile, at);
+        decode_b_share<S::BN>(b, to, 0, at);
         fence_proxy_async(); /* before the loads, lest it wait for them */
         keep_order();
         load_next_b(walk, b);
@@ -90,7 +91,7 @@ multiply_stages(b_walk<S::BN> &walk, b_share<S::BN> &b, const b_place &at, uint3
         mbarrier_wait(slot_barriers + part / 2 * 8, parity);
         a_share<2> a;
         uint32_t meta[SLABS];
-        load_a<S::BM>(shared + S::A + slot * a_tile<S::BM>::BYTES, part, row, a);
+        load_a<S::BM>(place_a<S::BM>(shared + S::A + slot * a_tile<S::BM>::BYTES, part, row), a);
         __syncwarp();
         if (lane == 0)
             mbarrier_arrive(slot_barriers + EMPTY);
@@ -112,18 +113,18 @@ gemm(const nvs_gemm_args &args, const nvs_a_maps &maps)
     const uint32_t row0 = row_of_tiles() * S::BM, column0 = blockIdx.x / 2 * S::BN;
     if (threadIdx.x >= WORKERS) {
         setmaxnreg_dec<ISSUER_REGISTERS>();
-        if (threadIdx.x < THREADS)
+        if (threadIdx.x < WORKERS + 32)
             fill_ring<S>(maps, shared, barriers, row0, k0, stages_of(rank, (uint32_t)args.k));
         return;
     }
-    setmaxnreg_inc<WORKER_REGISTERS>();
     const b_place at = place_b();
     b_walk<S::BN> walk = find_b<S::BN>(args, column0, k0, at);
     b_share<S::BN> b;
     load_next_b(walk, b);
+    setmaxnreg_inc<WORKER_REGISTERS>(); /* which waits, and the loads need not */
     /* The same for all lanes, so that descriptors are made in uniform registers. */
     const uint32_t part = __shfl_sync(~0u, threadIdx.x / PART_THREADS, 0);
-    meet_blocks();
+    meet_blocks<WORKERS>();
 
     float sum[S::BN / 2] = {};
     multiply_stages<S>(walk, b, at, shared, barriers, part, stages_of(rank, walk.end), sum);

@@ -173,13 +173,20 @@ multiply(const lane_place &at, uint32_t stage_offset,
                 ld_shared_u32(at.b_scale + stage_offset + 8 * n * SCALE_PITCH + h * (SEGMENT / 8)),
                 b_scale[n][h]);
         }
+    uint32_t e[M_TILES];
 #pragma unroll
     for (int block = 0; block < BLOCKS; ++block) {
-        uint32_t f[2 * M_TILES][4] = {}, e[M_TILES];
+        uint32_t f[2 * M_TILES][4] = {};
 #pragma unroll
         for (int t = 0; t < M_TILES; ++t)
-            e[t] = quad_metadata(word_of(meta[2 * t], block), word_of(meta[2 * t + 1], block),
-                                 at.transpose);
+            if (2 * t + 1 < ROW_GROUPS)
+                e[t] = quad_metadata(word_of(meta[2 * t], block), word_of(meta[2 * t + 1], block),
+                                     at.transpose);
+            else if (block % 2 == 0)
+                e[t] = quad_metadata(word_of(meta[2 * t], block), word_of(meta[2 * t], block + 1),
+                                     at.transpose);
+            else
+                e[t] >>= 16;
 #pragma unroll
         for (int r = 0; r < ROW_GROUPS; ++r)
             decode_a(word_of(vals[r], block), broadcast_half(a_scale[r][block / 2], block & 1), r,

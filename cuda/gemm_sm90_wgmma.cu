@@ -26,7 +26,7 @@ struct shape {
     /* Byte offsets: decoded B tiles (1024-aligned), sums, what the other block sends, raw stages. */
     static constexpr int SLAB_BYTES = BN * 128, TILE_BYTES = SLABS * SLAB_BYTES;
     static constexpr int VECTORS = BN / 8; /* float4 that a thread holds of the tile */
-    static constexpr int OWN = VECTORS / WG_K, OWNERS = WG_K, LANE_ROWS = 2;
+    static constexpr int OWN = VECTORS / WG_K, LANE_ROWS = 2;
     static constexpr int VECTOR_BYTES = PART_THREADS * 16;
     static constexpr int SUMS = WG_K * DEPTH * TILE_BYTES;
     static constexpr int RECEIVED = SUMS + WG_K * VECTORS * VECTOR_BYTES;
@@ -87,9 +87,10 @@ load_a(uint32_t vals, uint32_t scale, a_share<2> &a)
 
 /* Where a thread reads in a raw stage and writes in its part's tiles. */
 struct place {
-    uint32_t codes, b_scale, tile, vals, a_scale;
+    uint32_t codes, b_scale, vals, a_scale;
     uint64_t descriptor;
     b_place b;
+    b_chunks to;
     quad_transpose transpose;
 };
 
@@ -107,7 +108,7 @@ place_thread(uint32_t shared)
                at.b.pair * SEGMENT + at.b.half * 16;
     at.b_scale = raw + shape::B_SCALE + b_row * shape::SCALE_PITCH + part * (SUPERSLAB / 16) +
                  at.b.pair * (SEGMENT / 8);
-    at.tile = tile + b_row * 128 + at.b.half * (2 * shape::SLAB_BYTES);
+    at.to = place_chunks(tile + b_row * 128 + at.b.half * (2 * shape::SLAB_BYTES), at.b);
     at.vals = raw + shape::VALS + a_row * shape::A_PITCH + part * (SUPERSLAB / 4) +
               q * (SEGMENT / 4);
     at.a_scale = raw + shape::A_SCALE + a_row * shape::SCALE_PITCH + part * (SUPERSLAB / 16) +
@@ -126,7 +127,7 @@ multiply(const place &at, uint32_t stage_offset, int d, float (&sum)[shape::BN /
     const uint32_t codes = at.codes + stage_offset + d * (shape::GROUP_K / 2);
     const uint4 raw[2] = {ld_shared_v4(codes), ld_shared_v4(codes + SEGMENT / 2)};
     const uint2 words = ld_shared_v2(at.b_scale + stage_offset + d * (shape::GROUP_K / 16));
-    decode_b<shape::BN>(raw, words, at.tile + tile, at.b);
+    decode_b<shape::BN>(raw, words, at.to, tile, at.b);
     a_share<2> a;
     load_a(at.vals + stage_offset + d * (shape::GROUP_K / 4),
            at.a_scale + stage_offset + d * (shape::GROUP_K / 16), a);

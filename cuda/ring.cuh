@@ -8,6 +8,11 @@
 
 #include "cluster_k.cuh"
 
+/* A worker needs more than the 96 registers that so many threads start with, so the warp that
+ * issues TMA stands in a warpgroup of its own, as only whole ones give registers away. */
+static constexpr int WORKERS = 512, GROUP_THREADS = WORKERS + PART_THREADS;
+static constexpr int WORKER_REGISTERS = 112, ISSUER_REGISTERS = 24;
+
 /* A slot's mbarriers: two for the halves of A, then one for all warps that have read it. */
 static constexpr int EMPTY = 16, SLOT_BARRIERS = 24;
 
@@ -37,7 +42,7 @@ fill_ring(const nvs_a_maps &maps, uint32_t shared, uint32_t barriers, uint32_t r
         fence_mbarrier_init_cluster();
         mbarrier_arrive_expect_tx(exchange, S::EXCHANGE_BYTES);
     }
-    announce_barriers();
+    announce_barriers<WORKERS>();
     if (!issues)
         return;
 #pragma unroll 1

@@ -32,11 +32,27 @@ place_b(void)
     return at;
 }
 
-/* One unit: 16 bytes of codes of each segment, the four scales of each, to `tile`, which points at
- * the row in the slab of the unit's first block. */
+/* Where a unit's four 16-byte chunks of a block go; `row` is the row in the slab of its first
+ * block. */
+struct b_chunks {
+    uint32_t group[4];
+};
+
+NVS_DEVICE b_chunks
+place_chunks(uint32_t row, const b_place &at)
+{
+    b_chunks to;
+#pragma unroll
+    for (int t = 0; t < 4; ++t)
+        to.group[t] = row + (((2 * t + at.pair) ^ at.row) << 4);
+    return to;
+}
+
+/* One unit, 16 bytes of codes of each segment and the four scales of each, `offset` bytes behind
+ * the chunks. */
 template <int BN>
 NVS_DEVICE void
-decode_b(const uint4 (&raw)[2], uint2 words, uint32_t tile, const b_place &at)
+decode_b(const uint4 (&raw)[2], uint2 words, const b_chunks &to, uint32_t offset, const b_place &at)
 {
     uint32_t scales[2]; /* of this half's two blocks, segment by segment */
     decode_scales(prmt(words.x, words.y, at.half ? 0x7632u : 0x5410u), scales);
@@ -51,9 +67,9 @@ decode_b(const uint4 (&raw)[2], uint2 words, uint32_t tile, const b_place &at)
         const uint32_t s0 = broadcast_half(scales[0], i), s1 = broadcast_half(scales[1], i);
 #pragma unroll
         for (int t = 0; t < 4; ++t)
-            st_shared_v4(tile + i * (BN * 128) + (((2 * t + at.pair) ^ at.row) << 4),
-                         mul_f16x2(x[t][0][0], s0), mul_f16x2(x[t][0][1], s0),
-                         mul_f16x2(x[t][1][0], s1), mul_f16x2(x[t][1][1], s1));
+            st_shared_v4(to.group[t] + offset + i * (BN * 128), mul_f16x2(x[t][0][0], s0),
+                         mul_f16x2(x[t][0][1], s0), mul_f16x2(x[t][1][0], s1),
+                         mul_f16x2(x[t][1][1], s1));
     }
 }
 
@@ -65,15 +81,21 @@ struct a_share {
     uint32_t scale[ROWS][2];
 };
 
-/* The metadata of all slabs, before any values: a shuffle waits long, and these wait together. */
+/* The metadata of all slabs, before any values: a shuffle waits long, and these wait together. With
+ * one row a lane, two slabs share the two halves of a word: what the MMA then takes for the
+ * metadata of the rows of zeros is of no account. */
 template <int ROWS>
 NVS_DEVICE void
 decode_metadata(const a_share<ROWS> &a, const quad_transpose &transpose, uint32_t (&meta)[SLABS])
 {
 #pragma unroll
-    for (int i = 0; i < SLABS; ++i)
-        meta[i] = swap_index_bits(quad_metadata(
-            word_of(a.meta[0], i), ROWS == 2 ? word_of(a.meta[ROWS - 1], i) : 0, transpose));
+    for (int i = 0; i < SLABS; i += 3 - ROWS) {
+        const uint32_t second = ROWS == 2 ? word_of(a.meta[ROWS - 1], i)
+                                          : word_of(a.meta[0], i + 1);
+        meta[i] = swap_index_bits(quad_metadata(word_of(a.meta[0], i), second, transpose));
+        if (ROWS == 1)
+            meta[i + 1] = meta[i] >> 16;
+    }
     keep_order();
 }
 
@@ -94,7 +116,8 @@ decode_a(const a_share<ROWS> &a, int slab, uint32_t (&step)[2][4])
     }
 }
 
-/* A slab of A against the part's B tile: two k32 steps that run on behind. */
+/* A slab of A against the part's B tile: two k32 steps that run on behind. ptxas would decode all
+ * slabs first and leave the MMAs for the end; in this order they run beside the decoding. */
 template <int BN>
 NVS_DEVICE void
 multiply_slab(const uint32_t (&step)[2][4], uint64_t slab, uint32_t meta, float (&sum)[BN / 2])
@@ -103,6 +126,7 @@ multiply_slab(const uint32_t (&step)[2][4], uint64_t slab, uint32_t meta, float 
     wgmma_sp_k32<0>(sum, step[0], slab, meta);
     wgmma_sp_k32<1>(sum, step[1], slab + 4, meta);
     wgmma_commit_group();
+    keep_order();
 }
 
 /* A's four slabs against the part's B tile. The part's threads meet once, when the first slab of A

@@ -27,10 +27,10 @@ vector_of(const float (&sum)[S::BN / 2], int v)
     return make_float4(sum[8 * v], sum[8 * v + 1], sum[8 * v + 4], sum[8 * v + 5]);
 }
 
-/* Adds the parts' sums: OWNERS parts are left with OWN vectors each, from part * OWN on; the other
- * parts with nothing (false). Part p's sums for the others stand at mailbox + p * part_bytes. */
+/* Adds the parts' sums: each of the WG_K parts is left with OWN vectors, from part * OWN on. Part p's
+ * sums for the others stand at mailbox + p * part_bytes. */
 template <class S>
-NVS_DEVICE bool
+NVS_DEVICE void
 add_parts(uint32_t mailbox, uint32_t part_bytes, uint32_t part, const float (&sum)[S::BN / 2],
           float4 (&own)[S::OWN])
 {
@@ -44,15 +44,12 @@ add_parts(uint32_t mailbox, uint32_t part_bytes, uint32_t part, const float (&su
             st_shared_v4(box + part * part_bytes + v * S::VECTOR_BYTES, x.x, x.y, x.z, x.w);
     }
     bar_sync(0, S::WG_K * S::PART_THREADS);
-    if (part >= S::OWNERS)
-        return false;
 #pragma unroll
     for (int o = 0; o < S::OWN; ++o)
 #pragma unroll
         for (int p = 1; p < S::WG_K; ++p)
             add(own[o], ld_shared_v4f(box + (part ^ p) * part_bytes +
                                       (part * S::OWN + o) * S::VECTOR_BYTES));
-    return true;
 }
 
 /* Any output type, stride and alignment; not inlined, so as not to stand in the way of the usual
@@ -111,14 +108,14 @@ store_own(const nvs_gemm_args &parameters, const store_place &at, const float4 (
     }
 }
 
-/* Adds the two blocks' sums in rank order. The lower half of the owners holds what block 0 is to
+/* Adds the two blocks' sums in rank order. The lower half of the parts holds what block 0 is to
  * finish, the upper half what block 1 is; false: this thread has sent its share away. The blocks
  * must have met before. */
 template <class S>
 NVS_DEVICE bool
 add_blocks(uint32_t mailbox, uint32_t barrier, uint32_t rank, uint32_t part, float4 (&own)[S::OWN])
 {
-    constexpr int PARTS = S::OWNERS / 2; /* that one block finishes */
+    constexpr int PARTS = S::WG_K / 2; /* that one block finishes */
     const uint32_t owner = part / PARTS;
     const uint32_t slot = mailbox + part % PARTS * S::OWN * S::VECTOR_BYTES +
                           threadIdx.x % S::PART_THREADS * 16;
@@ -134,4 +131,24 @@ add_blocks(uint32_t mailbox, uint32_t barrier, uint32_t rank, uint32_t part, flo
     for (int o = 0; o < S::OWN; ++o) /* of two addends either order is the same sum */
         add(own[o], ld_shared_v4f(slot + o * S::VECTOR_BYTES));
     return true;
+}
+
+/* Adds the two blocks' sums where every thread of a block has some to finish: block `rank` vectors
+ * rank * OWN and on. The blocks must have met before. */
+template <class S>
+NVS_DEVICE void
+exchange_halves(uint32_t mailbox, uint32_t barrier, uint32_t rank, const float4 (&kept)[2 * S::OWN],
+                float4 (&own)[S::OWN])
+{
+    const uint32_t slot = mailbox + threadIdx.x * 16;
+    const uint32_t there = mapa(slot, rank ^ 1), signal = mapa(barrier, rank ^ 1);
+#pragma unroll
+    for (int o = 0; o < S::OWN; ++o) {
+        st_async_v4(there + o * S::VECTOR_BYTES, signal, rank ? kept[o] : kept[o + S::OWN]);
+        own[o] = rank ? kept[o + S::OWN] : kept[o];
+    }
+    mbarrier_wait(barrier, 0);
+#pragma unroll
+    for (int o = 0; o < S::OWN; ++o)
+        add(own[o], ld_shared_v4f(slot + o * S::VECTOR_BYTES));
 }

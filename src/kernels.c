@@ -37,9 +37,8 @@
 #define SM90_CLUSTER(FILE, ROWS, COLUMNS, M_MAX, WAVE_NS, SHARED, WHEN)                            \
     {                                                                                              \
         SM90(FILE, "m" #ROWS "n" #COLUMNS), ONE_STAGE,                                             \
-            .m_max = (M_MAX), .tile_m = (ROWS), .tile_n = (COLUMNS),                               \
-            .threads = (ROWS) == 128 ? 640 : 544, .cluster = 2, .wave_ns = (WAVE_NS),              \
-            .a_box_rows = (ROWS), .shared_bytes = (SHARED), .when = WHEN                           \
+            .m_max = (M_MAX), .tile_m = (ROWS), .tile_n = (COLUMNS), .threads = 288, .cluster = 2, \
+            .wave_ns = (WAVE_NS), .a_box_rows = (ROWS), .shared_bytes = (SHARED), .when = WHEN     \
     }
 
 /* ROWS x COLUMNS of C per cluster, A by TMA through a ring, any number of stages of K. */
