@@ -533,7 +533,7 @@ class LikeJax:
     def _call(self, function, *arguments, **options):
         """What it returns or raises, and the device that it leaves current.
 
-        Device 0 is made current first: between calls JAX frees arrays, which changes it, too.
+        Device 0 is made current first: it changes between calls, too, as when arrays are freed.
         """
         self.torch.cuda.set_device(0)
         try:
