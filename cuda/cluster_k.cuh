@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The loads of kernels whose cluster of two blocks shares K, 1024 columns each in one stage: B
+ * The loads of kernels whose cluster of two blocks shares K, a stage of 1024 columns at a time: B
  * straight to the registers that decode it, A to shared memory by TMA.
  *
- * A warp of its own issues TMA, which takes a thread some 60 cycles a box; the workers' loads of B
+ * A warp of its own issues TMA, which takes a thread some 100 cycles a box; the workers' loads of B
  * do not wait for it. A comes in two halves of K with a barrier each.
  */
 #pragma once
@@ -17,6 +17,25 @@ static constexpr int BLOCK_K = 1024, HALF_K = BLOCK_K / 2;
 
 /* Named barriers: 0 the workers, 1 to 4 a part, others below. */
 static constexpr int READY = 8; /* the workers and the warp that issues: the mbarriers are there */
+
+/* What a block computes, and its shared memory from a multiple of 1024 on. */
+struct block_place {
+    uint32_t shared, rank, k0, row0, column0; /* k0: of its first stage */
+};
+
+template <class S>
+NVS_DEVICE block_place
+place_block(void)
+{
+    extern __shared__ uint8_t dynamic_shared[];
+    block_place at;
+    at.shared = (shared_address(dynamic_shared) + 1023u) & ~1023u;
+    at.rank = blockIdx.x % 2;
+    at.k0 = at.rank * BLOCK_K;
+    at.row0 = row_of_tiles() * S::BM;
+    at.column0 = blockIdx.x / 2 * S::BN;
+    return at;
+}
 
 /* A in shared memory, from a multiple of 1024 on: rows of 128 bytes (half of the block's K) of
  * values and metadata, swizzled by 128 bytes, and of 64 bytes of scales, swizzled by 64. */

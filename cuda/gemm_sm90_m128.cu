@@ -42,40 +42,35 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                           const __grid_constant__ nvs_a_maps maps)
 {
     using S = shape;
-    extern __shared__ uint8_t dynamic_shared[];
     __shared__ __align__(8) uint64_t mbarriers[BARRIER_BYTES / 8];
-    const uint32_t shared = (shared_address(dynamic_shared) + 1023u) & ~1023u;
     const uint32_t barriers = shared_address(mbarriers);
-    const uint32_t rank = blockIdx.x % 2, k0 = rank * BLOCK_K;
-    const uint32_t row0 = row_of_tiles() * S::BM, column0 = blockIdx.x / 2 * S::BN;
+    const block_place block = place_block<S>();
     if (threadIdx.x >= WORKERS) {
-        fetch_a<S>(maps, shared + S::A, barriers, row0, k0);
+        fetch_a<S>(maps, block.shared + S::A, barriers, block.row0, block.k0);
         return;
     }
     const b_place b_at = place_b();
     b_share<HALF_N> b[4];
-    load_superslabs(args, column0 + threadIdx.x / PART_THREADS * HALF_N, k0, b_at, b);
+    load_superslabs(args, block.column0 + threadIdx.x / PART_THREADS * HALF_N, block.k0, b_at, b);
     /* The same for all lanes, so that descriptors are made in uniform registers. */
     const uint32_t part = __shfl_sync(~0u, threadIdx.x / PART_THREADS, 0);
     const uint32_t lane = threadIdx.x % 32;
     const uint32_t row = 64 * part + threadIdx.x % PART_THREADS / 32 * 16 + tile_row(lane / 4);
-    const store_place store = place_store<S>(args, row0 + row,
-                                             column0 + 8 * S::OWN * rank + 2 * (lane % 4));
-    work_place at = {place_a<S::BM>(shared + S::A, 0, row),
-                     place_b_share<S::BN>(shared + part * HALF_N * 128, b_at),
+    const store_place store = place_store<S>(
+        args, block.row0 + row, block.column0 + 8 * S::OWN * block.rank + 2 * (lane % 4));
+    work_place at = {place_a<S::BM>(block.shared + S::A, 0, row),
+                     place_b_share<S::BN>(block.shared + part * HALF_N * 128, b_at),
                      quad_transpose_of(lane % 4)};
     settle(at);
     meet_blocks<WORKERS>();
 
-#pragma unroll
-    for (int s = 0; s < 4; ++s)
-        decode_b_share<S::BN>(b[s], at.b, s * S::TILE_BYTES, b_at);
+    decode_superslabs<S::BN>(b, at.b, b_at);
     float sum[S::BN / 2] = {};
-    multiply(at, shared, barriers, sum);
+    multiply(at, block.shared, barriers, sum);
     float4 all[S::VECTORS], own[S::OWN];
 #pragma unroll
     for (int v = 0; v < S::VECTORS; ++v)
         all[v] = vector_of<S>(sum, v);
-    exchange_halves<S>(shared + S::RECEIVED, barriers + EXCHANGE, rank, all, own);
+    exchange_halves<S>(block.shared + S::RECEIVED, barriers + EXCHANGE, block.rank, all, own);
     store_own<S>(args, store, own);
 }

@@ -126,21 +126,19 @@ extern "C" __global__ void __launch_bounds__(GROUP_THREADS, 1)
     nvs_gemm_sm90_m128n64_ring(const __grid_constant__ nvs_gemm_args args,
                                const __grid_constant__ nvs_a_maps maps)
 {
-    extern __shared__ uint8_t dynamic_shared[];
     __shared__ __align__(8) uint64_t mbarriers[shape::SLOTS * SLOT_BARRIERS / 8 + 1];
-    const uint32_t shared = (shared_address(dynamic_shared) + 1023u) & ~1023u;
     const uint32_t barriers = shared_address(mbarriers);
     const uint32_t exchange = barriers + shape::SLOTS * SLOT_BARRIERS;
-    const uint32_t rank = blockIdx.x % 2, k0 = rank * BLOCK_K;
-    const uint32_t row0 = row_of_tiles() * shape::BM, column0 = blockIdx.x / 2 * shape::BN;
+    const block_place block = place_block<shape>();
     if (threadIdx.x >= WORKERS) {
         setmaxnreg_dec<ISSUER_REGISTERS>();
         if (threadIdx.x < WORKERS + 32)
-            fill_ring<shape>(maps, shared, barriers, row0, k0, stages_of(rank, (uint32_t)args.k));
+            fill_ring<shape>(maps, block.shared, barriers, block.row0, block.k0,
+                             stages_of(block.rank, (uint32_t)args.k));
         return;
     }
     const b_place at = place_b();
-    b_walk walk = find_b(args, column0, k0, at);
+    b_walk walk = find_b(args, block.column0, block.k0, at);
     b_share<HALF_N> b;
     load_next_b(walk, 0, b);
     setmaxnreg_inc<WORKER_REGISTERS>(); /* which waits, and the loads need not */
@@ -151,14 +149,16 @@ extern "C" __global__ void __launch_bounds__(GROUP_THREADS, 1)
     meet_blocks<WORKERS>();
 
     float sum[shape::BN / 2] = {};
-    multiply_steps(walk, b, at, shared, barriers, part, row, stages_of(rank, walk.end), sum);
+    multiply_steps(walk, b, at, block.shared, barriers, part, row, stages_of(block.rank, walk.end),
+                   sum);
     const store_place store = place_store<shape>(
-        args, row0 + row, column0 + 8 * (shape::KEPT * ki + shape::OWN * rank) + 2 * (lane % 4));
+        args, block.row0 + row,
+        block.column0 + 8 * (shape::KEPT * ki + shape::OWN * block.rank) + 2 * (lane % 4));
     keep_order();
     wgmma_wait<0>();
     bar_sync(TILES_READY + ki, 2 * PART_THREADS); /* both parts' MMAs have read the tile */
     float4 kept[shape::KEPT], own[shape::OWN];
-    add_halves(shared, ki, mi, sum, kept);
-    exchange_halves<shape>(shared + shape::RECEIVED, exchange, rank, kept, own);
+    add_halves(block.shared, ki, mi, sum, kept);
+    exchange_halves<shape>(block.shared + shape::RECEIVED, exchange, block.rank, kept, own);
     store_own<shape>(args, store, own);
 }

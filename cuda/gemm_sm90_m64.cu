@@ -6,7 +6,7 @@
  * A cluster of two blocks computes BM rows x BN columns of C; each takes 1024 columns of K, and
  * each of its two parts (warpgroups) 512 of those. A part decodes its own B straight from the
  * registers that it was loaded to; A comes by TMA, and the first part decodes while the other's
- * half is still on its way. From load to MMA no barrier is wider than a part. K is permuted as
+ * half is still on its way. From landing to MMA no barrier is wider than a part. K is permuted as
  * superslab.cuh says. With 32 rows a warp holds eight, and the other half of its MMA is zeros.
  *
  * Straight-line code: a jump over instructions that are not there yet costs more than many
@@ -40,33 +40,28 @@ template <class S>
 NVS_DEVICE void
 gemm(const nvs_gemm_args &args, const nvs_a_maps &maps)
 {
-    extern __shared__ uint8_t dynamic_shared[];
     __shared__ __align__(8) uint64_t mbarriers[BARRIER_BYTES / 8];
-    const uint32_t shared = (shared_address(dynamic_shared) + 1023u) & ~1023u;
     const uint32_t barriers = shared_address(mbarriers);
-    const uint32_t rank = blockIdx.x % 2, k0 = rank * BLOCK_K;
-    const uint32_t row0 = row_of_tiles() * S::BM, column0 = blockIdx.x / 2 * S::BN;
+    const block_place block = place_block<S>();
     if (threadIdx.x >= WORKERS) {
-        fetch_a<S>(maps, shared + S::A, barriers, row0, k0);
+        fetch_a<S>(maps, block.shared + S::A, barriers, block.row0, block.k0);
         return;
     }
     const b_place b_at = place_b();
     b_share<S::BN> b[2];
-    load_superslabs(args, column0, k0 + threadIdx.x / PART_THREADS * HALF_K, b_at, b);
+    load_superslabs(args, block.column0, block.k0 + threadIdx.x / PART_THREADS * HALF_K, b_at, b);
     /* The same for all lanes, so that descriptors are made in uniform registers. */
     const uint32_t part = __shfl_sync(~0u, threadIdx.x / PART_THREADS, 0);
-    const uint32_t lane = threadIdx.x % 32, tiles = shared + part * S::PART_TILE_BYTES;
+    const uint32_t lane = threadIdx.x % 32, tiles = block.shared + part * S::PART_TILE_BYTES;
     const uint32_t row = threadIdx.x % PART_THREADS / 32 * (8 * S::LANE_ROWS) + tile_row(lane / 4);
     const store_place store = place_store<S>(
-        args, row0 + row, column0 + 16 / S::LANE_ROWS * S::OWN * part + 2 * (lane % 4));
-    work_place at = {place_a<S::BM>(shared + S::A, 2 * part, row),
+        args, block.row0 + row, block.column0 + 16 / S::LANE_ROWS * S::OWN * part + 2 * (lane % 4));
+    work_place at = {place_a<S::BM>(block.shared + S::A, 2 * part, row),
                      place_b_share<S::BN>(tiles, b_at), quad_transpose_of(lane % 4)};
     settle(at);
     meet_blocks<WORKERS>();
 
-#pragma unroll
-    for (int s = 0; s < 2; ++s)
-        decode_b_share<S::BN>(b[s], at.b, s * SLABS * S::BN * 128, b_at);
+    decode_superslabs<S::BN>(b, at.b, b_at);
     mbarrier_wait(barriers, 0);
     mbarrier_wait(barriers + part * 8, 0);
     uint32_t step[2][SLABS][2][4];
@@ -75,8 +70,8 @@ gemm(const nvs_gemm_args &args, const nvs_a_maps &maps)
                            step, sum);
     wgmma_wait<0>();
     float4 own[S::OWN];
-    add_parts<S>(shared + S::SUMS, S::PART_SUMS, part, sum, own);
-    if (add_blocks<S>(shared + S::RECEIVED, barriers + EXCHANGE, rank, part, own))
+    add_parts<S>(block.shared + S::SUMS, S::PART_SUMS, part, sum, own);
+    if (add_blocks<S>(block.shared + S::RECEIVED, barriers + EXCHANGE, block.rank, part, own))
         store_own<S>(args, store, own);
 }
 

@@ -104,21 +104,19 @@ template <class S>
 NVS_DEVICE void
 gemm(const nvs_gemm_args &args, const nvs_a_maps &maps)
 {
-    extern __shared__ uint8_t dynamic_shared[];
     __shared__ __align__(8) uint64_t mbarriers[S::SLOTS * SLOT_BARRIERS / 8 + 1];
-    const uint32_t shared = (shared_address(dynamic_shared) + 1023u) & ~1023u;
     const uint32_t barriers = shared_address(mbarriers);
     const uint32_t exchange = barriers + S::SLOTS * SLOT_BARRIERS;
-    const uint32_t rank = blockIdx.x % 2, k0 = rank * BLOCK_K;
-    const uint32_t row0 = row_of_tiles() * S::BM, column0 = blockIdx.x / 2 * S::BN;
+    const block_place block = place_block<S>();
     if (threadIdx.x >= WORKERS) {
         setmaxnreg_dec<ISSUER_REGISTERS>();
         if (threadIdx.x < WORKERS + 32)
-            fill_ring<S>(maps, shared, barriers, row0, k0, stages_of(rank, (uint32_t)args.k));
+            fill_ring<S>(maps, block.shared, barriers, block.row0, block.k0,
+                         stages_of(block.rank, (uint32_t)args.k));
         return;
     }
     const b_place at = place_b();
-    b_walk<S::BN> walk = find_b<S::BN>(args, column0, k0, at);
+    b_walk<S::BN> walk = find_b<S::BN>(args, block.column0, block.k0, at);
     b_share<S::BN> b;
     load_next_b(walk, b);
     setmaxnreg_inc<WORKER_REGISTERS>(); /* which waits, and the loads need not */
@@ -127,17 +125,18 @@ gemm(const nvs_gemm_args &args, const nvs_a_maps &maps)
     meet_blocks<WORKERS>();
 
     float sum[S::BN / 2] = {};
-    multiply_stages<S>(walk, b, at, shared, barriers, part, stages_of(rank, walk.end), sum);
+    multiply_stages<S>(walk, b, at, block.shared, barriers, part, stages_of(block.rank, walk.end),
+                       sum);
     const uint32_t lane = threadIdx.x % 32;
     const uint32_t row = threadIdx.x % PART_THREADS / 32 * 16 + tile_row(lane / 4);
-    const store_place store = place_store<S>(args, row0 + row,
-                                             column0 + 8 * S::OWN * part + 2 * (lane % 4));
+    const store_place store = place_store<S>(args, block.row0 + row,
+                                             block.column0 + 8 * S::OWN * part + 2 * (lane % 4));
     keep_order();
     wgmma_wait<0>();
     bar_sync(1 + part, PART_THREADS); /* the tile is read, all of it */
     float4 own[S::OWN];
-    add_parts<S>(shared, S::TILE_BYTES, part, sum, own);
-    if (add_blocks<S>(shared + S::RECEIVED, exchange, rank, part, own))
+    add_parts<S>(block.shared, S::TILE_BYTES, part, sum, own);
+    if (add_blocks<S>(block.shared + S::RECEIVED, exchange, block.rank, part, own))
         store_own<S>(args, store, own);
 }
 

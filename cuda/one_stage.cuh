@@ -49,6 +49,16 @@ load_superslabs(const nvs_gemm_args &parameters, uint32_t column0, uint32_t k, c
     keep_order();
 }
 
+/* To f16 tiles of TILE_BN columns that are neighbours; `to` is in the first. */
+template <int TILE_BN, int BN, int N>
+NVS_DEVICE void
+decode_superslabs(const b_share<BN> (&b)[N], const b_chunks &to, const b_place &at)
+{
+#pragma unroll
+    for (int s = 0; s < N; ++s)
+        decode_b_share<TILE_BN>(b[s], to, s * SLABS * TILE_BN * 128, at);
+}
+
 /* Where a worker finds its share of A and puts its share of B, and its constants. */
 struct work_place {
     a_place a; /* of its first superslab */
