@@ -18,6 +18,7 @@ import xla_fakes
 from cases import random_operands
 from dlpack_fakes import CUDA, CUDA_MANAGED, Legacy, Producer, exchange_type
 from nvfp4sparse import _C, cuda_info, kernels, plan, reference_gemm, sparse_gemm
+from threads import run_on_threads
 
 FAKE = ctypes.CDLL("libcuda.so.1")
 FAKE.fake_calls.restype = ctypes.c_char_p
@@ -586,22 +587,13 @@ def test_fork():
 def test_threads():
     """Many threads at their first calls, on both devices."""
     barrier = threading.Barrier(8)
-    failures = []
 
     def work(seed):
         barrier.wait()
-        try:
-            for turn in range(20):
-                Problem(turn % 2, seed=seed).run(kernel="naive").check()
-        except Exception as error:
-            failures.append(error)
+        for turn in range(20):
+            Problem(turn % 2, seed=seed).run(kernel="naive").check()
 
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert failures == []
+    run_on_threads(work, range(8))
     assert calls().count("cuLibraryLoadData") == 1
 
 

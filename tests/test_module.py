@@ -9,7 +9,6 @@ import os
 import subprocess
 import sys
 import sysconfig
-import threading
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +17,7 @@ import pytest
 import nvfp4sparse
 from cases import random_operands
 from nvfp4sparse import _C
+from threads import run_on_threads
 
 PACKAGE = Path(nvfp4sparse.__file__).parent
 
@@ -125,7 +125,6 @@ def test_sub_interpreters_are_refused():
 
 def test_threads():
     """Calls from several threads at once, on arrays of their own."""
-    failures = []
 
     def work(seed):
         rng = np.random.default_rng(seed)
@@ -133,15 +132,9 @@ def test_threads():
             operands = random_operands(rng, 9, 33, 160)
             got = nvfp4sparse.sparse_gemm(*operands, out_dtype="float32")
             exact = nvfp4sparse.reference_gemm(*operands).astype(np.float32)
-            if not np.array_equal(got, exact):
-                failures.append(seed)
+            np.testing.assert_array_equal(got, exact)
 
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert failures == []
+    run_on_threads(work, range(8))
 
 
 @pytest.mark.skipif(

@@ -10,6 +10,7 @@ import pytest
 from cases import random_operands
 from new_processes import case_names, complaints_of
 from nvfp4sparse import sparse_gemm
+from threads import run_on_threads
 
 CASES = case_names("process_cases.py")
 
@@ -51,27 +52,8 @@ def test_threads_with_streams_of_their_own(torch_cuda):
                 if not all(same):
                     failures.append(seed)
 
-    run_all(work, range(8))
+    run_on_threads(work, range(8))
     assert failures == []
-
-
-def run_all(work, arguments):
-    """Run `work` on a thread for each argument; raise what one of them raised."""
-    errors = []
-
-    def guarded(argument):
-        try:
-            work(argument)
-        except BaseException as error:
-            errors.append(error)
-
-    threads = [threading.Thread(target=guarded, args=(argument,)) for argument in arguments]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if errors:
-        raise errors[0]
 
 
 def test_the_gil_is_free_while_the_cpu_computes():
@@ -112,4 +94,4 @@ def test_threads_share_operands_and_the_caches_of_types():
             with pytest.raises(ValueError, match="b_scale must have shape"):
                 sparse_gemm(*views[:4], views[3])
 
-    run_all(work, range(8))
+    run_on_threads(work, range(8))

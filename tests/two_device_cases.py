@@ -16,6 +16,7 @@ import torch
 import nvfp4sparse
 from cases import random_operands
 from process_cases import run
+from threads import run_on_threads
 
 K = 512  # 256 products: a sum has at most 256 in magnitude, which bfloat16 holds exactly
 TERNARY = np.array([0x0, 0x2, 0xA], dtype=np.uint8)
@@ -62,25 +63,6 @@ def check(inputs, expected, **options):
     assert torch.equal(result.cpu(), expected), options
 
 
-def on_two_threads(work):
-    """work(0) and work(1) at once; raises what one of them raised."""
-    errors = []
-
-    def guarded(device):
-        try:
-            work(device)
-        except BaseException as error:
-            errors.append(error)
-
-    threads = [threading.Thread(target=guarded, args=(device,)) for device in (0, 1)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if errors:
-        raise errors[0]
-
-
 def first_calls_on_both_at_once():
     """Every kernel is loaded on both devices at the same moment."""
     given = [(name, [put(host, d) for d in (0, 1)], want) for name, host, want in problems()]
@@ -91,7 +73,7 @@ def first_calls_on_both_at_once():
             barrier.wait()
             check(inputs[device], expected, kernel=name)
 
-    on_two_threads(work)
+    run_on_threads(work, (0, 1))
 
 
 def first_calls_in_opposite_order():
@@ -105,7 +87,7 @@ def first_calls_in_opposite_order():
         for name, inputs, expected in given[:: 1 - 2 * device]:
             check(inputs[device], expected, kernel=name)
 
-    on_two_threads(work)
+    run_on_threads(work, (0, 1))
 
 
 def one_device_after_the_other():
@@ -120,7 +102,7 @@ def first_call_on_a_thread():
     """A thread without a context, and nothing has run on device 0."""
     host, expected = problem()
     inputs = put(host, 1)
-    on_two_threads(lambda _: check(inputs, expected))
+    run_on_threads(lambda _: check(inputs, expected), (0, 1))
     check(inputs, expected)
 
 
