@@ -82,12 +82,14 @@ meet_blocks(void)
     barrier_cluster_wait();
 }
 
-/* Row g of eight of an MMA stands at this row of eight of the tile: so a quarter-warp, which reads
- * rows g and g + 1 at half a line each, meets all banks of the swizzled lines. */
+/* Where row g of the MMA stands in a warp's rows of the tile, of two rows a lane the first: row
+ * g + 8 is its neighbour, so that both are one word of a column-major C. A quarter-warp reads half
+ * a line of rows g and g + 1, and these meet all banks of the swizzled lines. */
+template <int LANE_ROWS>
 NVS_DEVICE uint32_t
 tile_row(uint32_t g)
 {
-    return (g & 1) << 2 | g >> 1;
+    return (g & 1) << 2 | (LANE_ROWS == 2 ? (g & 2) | (g & 4) << 1 : g >> 1);
 }
 
 /* Where this lane's segment of a superslab of A stands in the tile. */
@@ -95,7 +97,7 @@ struct a_place {
     uint32_t vals, scale;
 };
 
-/* superslab: 0..3. row: of the tile, the lane's first; the second is eight on. */
+/* superslab: 0..3. row: of the tile, the lane's first; if it has two, an even one. */
 template <int ROWS>
 NVS_DEVICE a_place
 place_a(uint32_t a, uint32_t superslab, uint32_t row)
@@ -116,9 +118,10 @@ load_a(const a_place &at, a_share<LANE_ROWS> &share)
     using A = a_tile<ROWS>;
 #pragma unroll
     for (int r = 0; r < LANE_ROWS; ++r) {
-        share.vals[r] = ld_shared_v4(at.vals + 8 * r * NVS_A_BOX);
-        share.meta[r] = ld_shared_v4(at.vals + 8 * r * NVS_A_BOX + A::META - A::VALS);
-        decode_scales(ld_shared_u32(at.scale + 8 * r * NVS_A_SCALE_BOX), share.scale[r]);
+        const uint32_t vals = (at.vals ^ r * 16) + r * NVS_A_BOX; /* odd rows swap chunks */
+        share.vals[r] = ld_shared_v4(vals);
+        share.meta[r] = ld_shared_v4(vals + A::META - A::VALS);
+        decode_scales(ld_shared_u32(at.scale + r * NVS_A_SCALE_BOX), share.scale[r]);
     }
 }
 
@@ -127,38 +130,44 @@ template <int BN>
 struct b_share {
     static constexpr int UNITS = BN / 32; /* of decode_b() */
     uint4 codes[UNITS][2];
-    uint2 scale[UNITS];
+    uint32_t scale[UNITS][2];
 };
 
-/* Where a thread's unit of B stands in global memory, from column k on. */
+/* Where a thread's share of B stands in global memory: its chunk of a superslab and the scales of
+ * that segment, in two columns of each unit. RUN: see column_at(). */
+template <int RUN>
 struct b_source {
-    const uint8_t *codes, *scale;
+    const uint8_t *codes, *scale; /* in column 0 */
+    uint32_t column;              /* the first */
 };
 
-/* Rows past the end read the last one. args: load_b_args(). */
-NVS_DEVICE b_source
-find_unit(const nvs_gemm_args &args, uint32_t column0, int unit, uint32_t k, const b_place &at)
+/* From k of K on. */
+template <int RUN>
+NVS_DEVICE b_source<RUN>
+find_b(const nvs_gemm_args &args, uint32_t column0, uint32_t k, const b_place &at)
 {
-    const uint32_t warp = threadIdx.x % PART_THREADS / 32;
-    const uint32_t row = min(column0 + 32 * unit + 8 * warp + at.row, (uint32_t)args.n - 1);
-    b_source from;
-    from.codes = args.b_fp4 + (uint64_t)row * (uint32_t)args.b_fp4_ld + k / 2 + at.half * 16;
-    from.scale = args.b_scale + (uint64_t)row * (uint32_t)args.b_scale_ld + k / 16;
-    return from;
+    const uint32_t row = threadIdx.x % PART_THREADS / 32 * 8 + at.row; /* of the f16 tile */
+    return {args.b_fp4 + k / 2 + at.chunk * 16, args.b_scale + k / 16 + at.chunk / 2 * 4,
+            column0 + column_at<RUN>(row)};
 }
 
-/* Columns past K (whole superslabs: inside is false) read nothing and are zeros. */
-template <int BN>
+/* A superslab, `columns` of K on. Columns of C past the last read the last one; past K (whole
+ * superslabs: inside is false) nothing is read and all is zeros. */
+template <int BN, int RUN>
 NVS_DEVICE void
-load_unit(const b_source &from, bool inside, int unit, b_share<BN> &b)
+load_b(const nvs_gemm_args &args, const b_source<RUN> &from, uint32_t columns, bool inside,
+       b_share<BN> &b)
 {
-    b.codes[unit][0] = b.codes[unit][1] = make_uint4(0, 0, 0, 0);
-    b.scale[unit] = make_uint2(0, 0);
-    if (inside) {
-        b.codes[unit][0] = ld_global_nc_v4(from.codes);
-        b.codes[unit][1] = ld_global_nc_v4(from.codes + SEGMENT / 2);
-        b.scale[unit] = ld_global_nc_v2(from.scale);
-    }
+#pragma unroll
+    for (int u = 0; u < b.UNITS; ++u)
+#pragma unroll
+        for (int r = 0; r < 2; ++r) { /* four rows of a tile on are 2 * RUN columns on */
+            const uint64_t column = min(from.column + 32 * u + 2 * RUN * r, (uint32_t)args.n - 1);
+            b.codes[u][r] = ld_global_nc_v4(
+                from.codes + column * (uint32_t)args.b_fp4_ld + columns / 2, inside);
+            b.scale[u][r] = ld_global_nc_u32(
+                from.scale + column * (uint32_t)args.b_scale_ld + columns / 16, inside);
+        }
 }
 
 /* Where a thread's share of BN columns goes in a superslab's f16 tile of TILE_BN columns. `tile`
@@ -168,7 +177,7 @@ NVS_DEVICE b_chunks
 place_b_share(uint32_t tile, const b_place &at)
 {
     const uint32_t row = threadIdx.x % PART_THREADS / 32 * 8 + at.row;
-    return place_chunks(tile + at.half * (2 * TILE_BN * 128) + row * 128, at);
+    return place_chunks<TILE_BN>(tile + row * 128, at);
 }
 
 /* To that place, `offset` bytes on. */

@@ -74,19 +74,56 @@ store_element(const nvs_gemm_args &args, uint32_t row, uint32_t column, float su
         static_cast<float *>(args.out)[at] = value;
 }
 
-/* True if every pair of columns that starts at an even one is one aligned 4-byte store. */
+/* True if every RUN columns from a multiple of RUN on are one aligned store. */
+template <int RUN>
 NVS_DEVICE bool
-pairs_are_words(const nvs_gemm_args &args)
+runs_are_vectors(const nvs_gemm_args &args)
 {
     return args.out_dtype == NVS_OUT_BF16 && args.out_stride_n == 1 &&
-           (((uint32_t)(uintptr_t)args.out & 3) | ((uint32_t)args.out_stride_m & 1) |
-            ((uint32_t)args.n & 1)) == 0;
+           (((uint32_t)(uintptr_t)args.out / 2 | (uint32_t)args.out_stride_m | (uint32_t)args.n) &
+            (RUN - 1)) == 0 &&
+           ((uint32_t)(uintptr_t)args.out & 1) == 0;
 }
 
-/* A pair of neighbours of C, where pairs_are_words(). */
+/* True if C is column-major and every pair of rows that starts at an even one is one aligned
+ * store. */
+NVS_DEVICE bool
+row_pairs_are_words(const nvs_gemm_args &args)
+{
+    return args.out_dtype == NVS_OUT_BF16 && args.out_stride_m == 1 &&
+           (((uint32_t)(uintptr_t)args.out & 3) | ((uint32_t)args.out_stride_n & 1) |
+            ((uint32_t)args.m & 1)) == 0;
+}
+
+NVS_DEVICE uint32_t
+scaled_word(float first, float second, float alpha)
+{
+    const __nv_bfloat162 pair = __floats2bfloat162_rn(scaled(first, alpha), scaled(second, alpha));
+    return *reinterpret_cast<const uint32_t *>(&pair);
+}
+
+/* A pair of neighbours of C, where row_pairs_are_words(). */
 NVS_DEVICE void
 store_word(__nv_bfloat16 *at, float first, float second, float alpha)
 {
-    *reinterpret_cast<__nv_bfloat162 *>(at) = __floats2bfloat162_rn(scaled(first, alpha),
-                                                                    scaled(second, alpha));
+    *reinterpret_cast<uint32_t *>(at) = scaled_word(first, second, alpha);
+}
+
+/* A run of a row of C, where runs_are_vectors(). */
+template <int RUN>
+NVS_DEVICE void
+store_run(__nv_bfloat16 *at, const float (&run)[RUN], float alpha)
+{
+    static_assert(RUN == 2 || RUN == 4 || RUN == 8, "one store");
+    uint32_t words[RUN / 2];
+#pragma unroll
+    for (int i = 0; i < RUN / 2; ++i)
+        words[i] = scaled_word(run[2 * i], run[2 * i + 1], alpha);
+    if (RUN == 8)
+        *reinterpret_cast<uint4 *>(at) = make_uint4(words[0], words[1], words[2 % (RUN / 2)],
+                                                    words[3 % (RUN / 2)]);
+    else if (RUN == 4)
+        *reinterpret_cast<uint2 *>(at) = make_uint2(words[0], words[1 % (RUN / 2)]);
+    else
+        *reinterpret_cast<uint32_t *>(at) = words[0];
 }

@@ -22,21 +22,6 @@ struct shape {
 static constexpr int HALF_N = shape::BN / 2; /* columns of B that a part decodes */
 static constexpr int TILES_READY = 1;        /* a named barrier */
 
-/* All of the block's K, a half of A at a time. */
-NVS_DEVICE void
-multiply(const work_place &at, uint32_t tiles, uint32_t barriers, float (&sum)[shape::BN / 2])
-{
-    using S = shape;
-    const uint64_t descriptor = swizzle128_descriptor(tiles);
-    uint32_t step[2][SLABS][2][4];
-    mbarrier_wait(barriers, 0);
-    multiply_pair<S, true>(at.a, at.transpose, descriptor, TILES_READY, WORKERS, step, sum);
-    mbarrier_wait(barriers + 8, 0);
-    multiply_pair<S, false>(superslab_on<S::BM>(at.a, 2), at.transpose,
-                            descriptor + (2 * S::TILE_BYTES >> 4), TILES_READY, WORKERS, step, sum);
-    wgmma_wait<0>();
-}
-
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     nvs_gemm_sm90_m128n64(const __grid_constant__ nvs_gemm_args args,
                           const __grid_constant__ nvs_a_maps maps)
@@ -51,13 +36,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     }
     const b_place b_at = place_b();
     b_share<HALF_N> b[4];
-    load_superslabs(args, block.column0 + threadIdx.x / PART_THREADS * HALF_N, block.k0, b_at, b);
+    load_superslabs<store_shape<S>::RUN>(args, block.column0 + threadIdx.x / PART_THREADS * HALF_N,
+                                         block.k0, b_at, b);
     /* The same for all lanes, so that descriptors are made in uniform registers. */
     const uint32_t part = __shfl_sync(~0u, threadIdx.x / PART_THREADS, 0);
     const uint32_t lane = threadIdx.x % 32;
-    const uint32_t row = 64 * part + threadIdx.x % PART_THREADS / 32 * 16 + tile_row(lane / 4);
+    const uint32_t row = 64 * part + threadIdx.x % PART_THREADS / 32 * 16 + tile_row<2>(lane / 4);
     const store_place store = place_store<S>(
-        args, block.row0 + row, block.column0 + 8 * S::OWN * block.rank + 2 * (lane % 4));
+        args, block.row0 + row, block.column0 + store_shape<S>::RUN * (4 * block.rank + lane % 4));
     work_place at = {place_a<S::BM>(block.shared + S::A, 0, row),
                      place_b_share<S::BN>(block.shared + part * HALF_N * 128, b_at),
                      quad_transpose_of(lane % 4)};
@@ -66,7 +52,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 
     decode_superslabs<S::BN>(b, at.b, b_at);
     float sum[S::BN / 2] = {};
-    multiply(at, block.shared, barriers, sum);
+    mbarrier_wait(barriers, 0);
+    mbarrier_wait(barriers + 8, 0);
+    multiply_superslabs<S, 4>(at.a, at.transpose, swizzle128_descriptor(block.shared), TILES_READY,
+                              WORKERS, sum);
     float4 all[S::VECTORS], own[S::OWN];
 #pragma unroll
     for (int v = 0; v < S::VECTORS; ++v)

@@ -33,42 +33,18 @@ static constexpr int TILES_READY = 5, ROWS_MEET = 9;
 
 static constexpr int HALF_N = shape::BN / 2; /* columns of B that a part decodes */
 
-/* A thread's share of B, step by step. */
-struct b_walk {
-    b_source from;
-    uint32_t k, end; /* the next step's first column; K */
-};
-
-NVS_DEVICE b_walk
-find_b(const nvs_gemm_args &parameters, uint32_t column0, uint32_t k0, const b_place &at)
+/* Columns of K from a step of the block to its next. half: of its stage, which the first is. */
+NVS_DEVICE uint32_t
+step_columns(uint32_t half)
 {
-    const nvs_gemm_args args = load_b_args(parameters);
-    const uint32_t part = threadIdx.x / PART_THREADS;
-    b_walk walk;
-    walk.k = k0 + part / 2 * SUPERSLAB + at.pair * 2 * SEGMENT;
-    walk.end = (uint32_t)args.k;
-    walk.from = find_unit(args, column0, part % 2, walk.k, at);
-    return walk;
+    return half ? 2 * BLOCK_K - HALF_K : HALF_K;
 }
 
-/* half: of its stage, which the step to load is. */
+/* All of the block's stages. row: of the tile, the lane's first. */
 NVS_DEVICE void
-load_next_b(b_walk &walk, uint32_t half, b_share<HALF_N> &b)
-{
-    const uint32_t columns = half ? 2 * BLOCK_K - HALF_K : HALF_K; /* to the step after it */
-    load_unit<HALF_N>(walk.from, walk.k < walk.end, 0, b);
-    walk.from.codes += columns / 2;
-    walk.from.scale += columns / 16;
-    walk.k += columns;
-    keep_order();
-}
-
-/* All of the block's stages; the last MMAs are still under way when it returns. row: of the tile,
- * the lane's first. */
-NVS_DEVICE void
-multiply_steps(b_walk &walk, b_share<HALF_N> &b, const b_place &at, uint32_t shared,
-               uint32_t barriers, uint32_t part, uint32_t row, uint32_t stages,
-               float (&sum)[shape::BN / 2])
+multiply_steps(const nvs_gemm_args &args, b_walk<store_shape<shape>::RUN> &walk, b_share<HALF_N> &b,
+               const b_place &at, uint32_t shared, uint32_t barriers, uint32_t part, uint32_t row,
+               uint32_t stages, float (&sum)[shape::BN / 2])
 {
     const uint32_t ki = part / 2, mi = part % 2, tile = shared + ki * shape::TILE_BYTES;
     const b_chunks to = place_b_share<shape::BN>(tile + HALF_N * mi * 128, at);
@@ -76,12 +52,10 @@ multiply_steps(b_walk &walk, b_share<HALF_N> &b, const b_place &at, uint32_t sha
 #pragma unroll 1
     for (uint32_t step = 0; step < 2 * stages; ++step) {
         const uint32_t stage = step / 2, half = step % 2;
-        wgmma_wait<0>();
-        bar_sync(TILES_READY + ki, 2 * PART_THREADS); /* both parts' MMAs have read the tile */
         decode_b_share<shape::BN>(b, to, 0, at);
         fence_proxy_async(); /* before the loads, lest it wait for them */
         keep_order();
-        load_next_b(walk, half ^ 1, b);
+        load_next_b(args, step_columns(half ^ 1), walk, b);
         const uint32_t slot = stage % shape::SLOTS, parity = stage / shape::SLOTS & 1;
         const uint32_t slot_barriers = barriers + slot * SLOT_BARRIERS;
         mbarrier_wait(slot_barriers + half * 8, parity); /* scales came with half 0 */
@@ -96,6 +70,8 @@ multiply_steps(b_walk &walk, b_share<HALF_N> &b, const b_place &at, uint32_t sha
         decode_metadata(a, transpose, meta);
         multiply_slabs<shape::BN>(a, meta, swizzle128_descriptor(tile), TILES_READY + ki,
                                   2 * PART_THREADS, sum);
+        wgmma_wait<0>();
+        bar_sync(TILES_READY + ki, 2 * PART_THREADS); /* both parts' MMAs have read the tile */
     }
 }
 
@@ -138,25 +114,25 @@ extern "C" __global__ void __launch_bounds__(GROUP_THREADS, 1)
         return;
     }
     const b_place at = place_b();
-    b_walk walk = find_b(args, block.column0, block.k0, at);
+    const nvs_gemm_args b_args = load_b_args(args);
+    b_walk<store_shape<shape>::RUN> walk = start_walk<store_shape<shape>::RUN>(
+        b_args, block.column0 + HALF_N * (threadIdx.x / PART_THREADS % 2),
+        block.k0 + threadIdx.x / PART_THREADS / 2 * SUPERSLAB, at);
     b_share<HALF_N> b;
-    load_next_b(walk, 0, b);
+    load_next_b(b_args, step_columns(0), walk, b);
     setmaxnreg_inc<WORKER_REGISTERS>(); /* which waits, and the loads need not */
     /* The same for all lanes, so that descriptors are made in uniform registers. */
     const uint32_t part = __shfl_sync(~0u, threadIdx.x / PART_THREADS, 0);
     const uint32_t ki = part / 2, mi = part % 2, lane = threadIdx.x % 32;
-    const uint32_t row = 64 * mi + threadIdx.x % PART_THREADS / 32 * 16 + tile_row(lane / 4);
+    const uint32_t row = 64 * mi + threadIdx.x % PART_THREADS / 32 * 16 + tile_row<2>(lane / 4);
     meet_blocks<WORKERS>();
 
     float sum[shape::BN / 2] = {};
-    multiply_steps(walk, b, at, block.shared, barriers, part, row, stages_of(block.rank, walk.end),
-                   sum);
+    multiply_steps(args, walk, b, at, block.shared, barriers, part, row,
+                   stages_of(block.rank, (uint32_t)b_args.k), sum);
     const store_place store = place_store<shape>(
         args, block.row0 + row,
-        block.column0 + 8 * (shape::KEPT * ki + shape::OWN * block.rank) + 2 * (lane % 4));
-    keep_order();
-    wgmma_wait<0>();
-    bar_sync(TILES_READY + ki, 2 * PART_THREADS); /* both parts' MMAs have read the tile */
+        block.column0 + store_shape<shape>::RUN * (4 * (2 * ki + block.rank) + lane % 4));
     float4 kept[shape::KEPT], own[shape::OWN];
     add_halves(block.shared, ki, mi, sum, kept);
     exchange_halves<shape>(block.shared + shape::RECEIVED, exchange, block.rank, kept, own);

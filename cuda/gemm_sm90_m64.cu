@@ -49,13 +49,15 @@ gemm(const nvs_gemm_args &args, const nvs_a_maps &maps)
     }
     const b_place b_at = place_b();
     b_share<S::BN> b[2];
-    load_superslabs(args, block.column0, block.k0 + threadIdx.x / PART_THREADS * HALF_K, b_at, b);
+    load_superslabs<store_shape<S>::RUN>(args, block.column0,
+                                         block.k0 + threadIdx.x / PART_THREADS * HALF_K, b_at, b);
     /* The same for all lanes, so that descriptors are made in uniform registers. */
     const uint32_t part = __shfl_sync(~0u, threadIdx.x / PART_THREADS, 0);
     const uint32_t lane = threadIdx.x % 32, tiles = block.shared + part * S::PART_TILE_BYTES;
-    const uint32_t row = threadIdx.x % PART_THREADS / 32 * (8 * S::LANE_ROWS) + tile_row(lane / 4);
+    const uint32_t row = threadIdx.x % PART_THREADS / 32 * (8 * S::LANE_ROWS) +
+                         tile_row<S::LANE_ROWS>(lane / 4);
     const store_place store = place_store<S>(
-        args, block.row0 + row, block.column0 + 16 / S::LANE_ROWS * S::OWN * part + 2 * (lane % 4));
+        args, block.row0 + row, block.column0 + store_shape<S>::RUN * (4 * part + lane % 4));
     work_place at = {place_a<S::BM>(block.shared + S::A, 2 * part, row),
                      place_b_share<S::BN>(tiles, b_at), quad_transpose_of(lane % 4)};
     settle(at);
@@ -64,11 +66,9 @@ gemm(const nvs_gemm_args &args, const nvs_a_maps &maps)
     decode_superslabs<S::BN>(b, at.b, b_at);
     mbarrier_wait(barriers, 0);
     mbarrier_wait(barriers + part * 8, 0);
-    uint32_t step[2][SLABS][2][4];
     float sum[S::BN / 2] = {};
-    multiply_pair<S, true>(at.a, at.transpose, swizzle128_descriptor(tiles), 1 + part, PART_THREADS,
-                           step, sum);
-    wgmma_wait<0>();
+    multiply_superslabs<S, 2>(at.a, at.transpose, swizzle128_descriptor(tiles), 1 + part,
+                              PART_THREADS, sum);
     float4 own[S::OWN];
     add_parts<S>(block.shared + S::SUMS, S::PART_SUMS, part, sum, own);
     if (add_blocks<S>(block.shared + S::RECEIVED, barriers + EXCHANGE, block.rank, part, own))

@@ -33,58 +33,22 @@ struct shape {
                   "gemm_args.h");
 };
 
-/* A thread's share of B, stage by stage. */
-template <int BN>
-struct b_walk {
-    b_source from[b_share<BN>::UNITS];
-    uint32_t k, end; /* the next stage's first column; K */
-};
-
-template <int BN>
-NVS_DEVICE b_walk<BN>
-find_b(const nvs_gemm_args &parameters, uint32_t column0, uint32_t k0, const b_place &at)
-{
-    const nvs_gemm_args args = load_b_args(parameters);
-    b_walk<BN> walk;
-    walk.k = k0 + threadIdx.x / PART_THREADS * SUPERSLAB + at.pair * 2 * SEGMENT;
-    walk.end = (uint32_t)args.k;
-#pragma unroll
-    for (int u = 0; u < b_share<BN>::UNITS; ++u)
-        walk.from[u] = find_unit(args, column0, u, walk.k, at);
-    return walk;
-}
-
-template <int BN>
-NVS_DEVICE void
-load_next_b(b_walk<BN> &walk, b_share<BN> &b)
-{
-#pragma unroll
-    for (int u = 0; u < b.UNITS; ++u) {
-        load_unit<BN>(walk.from[u], walk.k < walk.end, u, b);
-        walk.from[u].codes += 2 * BLOCK_K / 2;
-        walk.from[u].scale += 2 * BLOCK_K / 16;
-    }
-    walk.k += 2 * BLOCK_K;
-    keep_order();
-}
-
-/* All of the block's stages; the last MMAs are still under way when it returns. */
+/* All of the block's stages. */
 template <class S>
 NVS_DEVICE void
-multiply_stages(b_walk<S::BN> &walk, b_share<S::BN> &b, const b_place &at, uint32_t shared,
-                uint32_t barriers, uint32_t part, uint32_t stages, float (&sum)[S::BN / 2])
+multiply_stages(const nvs_gemm_args &args, b_walk<store_shape<S>::RUN> &walk, b_share<S::BN> &b,
+                const b_place &at, uint32_t shared, uint32_t barriers, uint32_t part,
+                uint32_t stages, float (&sum)[S::BN / 2])
 {
     const uint32_t lane = threadIdx.x % 32, tile = shared + part * S::TILE_BYTES;
-    const uint32_t row = threadIdx.x % PART_THREADS / 32 * 16 + tile_row(lane / 4);
+    const uint32_t row = threadIdx.x % PART_THREADS / 32 * 16 + tile_row<2>(lane / 4);
     const quad_transpose transpose = quad_transpose_of(lane % 4);
     const b_chunks to = place_b_share<S::BN>(tile, at);
     for (uint32_t stage = 0; stage < stages; ++stage) {
-        wgmma_wait<0>();
-        bar_sync(1 + part, PART_THREADS); /* the tile is read, all of it */
         decode_b_share<S::BN>(b, to, 0, at);
         fence_proxy_async(); /* before the loads, lest it wait for them */
         keep_order();
-        load_next_b(walk, b);
+        load_next_b(args, 2 * BLOCK_K, walk, b);
         const uint32_t slot = stage % S::SLOTS, parity = stage / S::SLOTS & 1;
         const uint32_t slot_barriers = barriers + slot * SLOT_BARRIERS;
         mbarrier_wait(slot_barriers, parity);
@@ -97,6 +61,8 @@ multiply_stages(b_walk<S::BN> &walk, b_share<S::BN> &b, const b_place &at, uint3
             mbarrier_arrive(slot_barriers + EMPTY);
         decode_metadata(a, transpose, meta);
         multiply_slabs<S::BN>(a, meta, swizzle128_descriptor(tile), 1 + part, PART_THREADS, sum);
+        wgmma_wait<0>();
+        bar_sync(1 + part, PART_THREADS); /* the tile is read, all of it */
     }
 }
 
@@ -116,24 +82,23 @@ gemm(const nvs_gemm_args &args, const nvs_a_maps &maps)
         return;
     }
     const b_place at = place_b();
-    b_walk<S::BN> walk = find_b<S::BN>(args, block.column0, block.k0, at);
+    const nvs_gemm_args b_args = load_b_args(args);
+    b_walk<store_shape<S>::RUN> walk = start_walk<store_shape<S>::RUN>(
+        b_args, block.column0, block.k0 + threadIdx.x / PART_THREADS * SUPERSLAB, at);
     b_share<S::BN> b;
-    load_next_b(walk, b);
+    load_next_b(b_args, 2 * BLOCK_K, walk, b);
     setmaxnreg_inc<WORKER_REGISTERS>(); /* which waits, and the loads need not */
     /* The same for all lanes, so that descriptors are made in uniform registers. */
     const uint32_t part = __shfl_sync(~0u, threadIdx.x / PART_THREADS, 0);
     meet_blocks<WORKERS>();
 
     float sum[S::BN / 2] = {};
-    multiply_stages<S>(walk, b, at, block.shared, barriers, part, stages_of(block.rank, walk.end),
-                       sum);
+    multiply_stages<S>(args, walk, b, at, block.shared, barriers, part,
+                       stages_of(block.rank, (uint32_t)b_args.k), sum);
     const uint32_t lane = threadIdx.x % 32;
-    const uint32_t row = threadIdx.x % PART_THREADS / 32 * 16 + tile_row(lane / 4);
-    const store_place store = place_store<S>(args, block.row0 + row,
-                                             block.column0 + 8 * S::OWN * part + 2 * (lane % 4));
-    keep_order();
-    wgmma_wait<0>();
-    bar_sync(1 + part, PART_THREADS); /* the tile is read, all of it */
+    const uint32_t row = threadIdx.x % PART_THREADS / 32 * 16 + tile_row<2>(lane / 4);
+    const store_place store = place_store<S>(
+        args, block.row0 + row, block.column0 + store_shape<S>::RUN * (4 * part + lane % 4));
     float4 own[S::OWN];
     add_parts<S>(block.shared, S::TILE_BYTES, part, sum, own);
     if (add_blocks<S>(block.shared + S::RECEIVED, exchange, block.rank, part, own))

@@ -20,8 +20,8 @@ struct shape {
     static constexpr int GROUP_K = WG_K * SUPERSLAB, STAGE_K = DEPTH * GROUP_K;
 
     /* Pitches: neighbouring rows 64 (A) or 16 bytes (the rest) on in the 128 of the banks. */
-    static constexpr int A_PITCH = STAGE_K / 4 + 64, B_PITCH = STAGE_K / 2 + 16;
-    static constexpr int SCALE_PITCH = STAGE_K / 16 + 16;
+    static constexpr int A_PITCH = STAGE_K / 4 + 32, B_PITCH = STAGE_K / 2 + 16;
+    static constexpr int SCALE_PITCH = STAGE_K / 16 + 8;
 
     /* Byte offsets: decoded B tiles (1024-aligned), sums, what the other block sends, raw stages. */
     static constexpr int SLAB_BYTES = BN * 128, TILE_BYTES = SLABS * SLAB_BYTES;
@@ -79,9 +79,9 @@ load_a(uint32_t vals, uint32_t scale, a_share<2> &a)
 {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-        a.vals[r] = ld_shared_v4(vals + 8 * r * shape::A_PITCH);
-        a.meta[r] = ld_shared_v4(vals + 8 * r * shape::A_PITCH + shape::META - shape::VALS);
-        decode_scales(ld_shared_u32(scale + 8 * r * shape::SCALE_PITCH), a.scale[r]);
+        a.vals[r] = ld_shared_v4(vals + r * shape::A_PITCH);
+        a.meta[r] = ld_shared_v4(vals + r * shape::A_PITCH + shape::META - shape::VALS);
+        decode_scales(ld_shared_u32(scale + r * shape::SCALE_PITCH), a.scale[r]);
     }
 }
 
@@ -103,12 +103,13 @@ place_thread(uint32_t shared)
     const uint32_t raw = shared + shape::RAW, tile = shared + part * shape::TILE_BYTES;
     place at;
     at.b = place_b();
-    const uint32_t b_row = 8 * warp + at.b.row, a_row = 16 * warp + g;
-    at.codes = raw + shape::CODES + b_row * shape::B_PITCH + part * (SUPERSLAB / 2) +
-               at.b.pair * SEGMENT + at.b.half * 16;
-    at.b_scale = raw + shape::B_SCALE + b_row * shape::SCALE_PITCH + part * (SUPERSLAB / 16) +
-                 at.b.pair * (SEGMENT / 8);
-    at.to = place_chunks(tile + b_row * 128 + at.b.half * (2 * shape::SLAB_BYTES), at.b);
+    const uint32_t b_row = 8 * warp + at.b.row, a_row = 16 * warp + 2 * g;
+    const uint32_t b_column = column_at<store_shape<shape>::RUN>(b_row);
+    at.codes = raw + shape::CODES + b_column * shape::B_PITCH + part * (SUPERSLAB / 2) +
+               at.b.chunk * 16;
+    at.b_scale = raw + shape::B_SCALE + b_column * shape::SCALE_PITCH + part * (SUPERSLAB / 16) +
+                 at.b.chunk / 2 * (SEGMENT / 16);
+    at.to = place_chunks<shape::BN>(tile + b_row * 128, at.b);
     at.vals = raw + shape::VALS + a_row * shape::A_PITCH + part * (SUPERSLAB / 4) +
               q * (SEGMENT / 4);
     at.a_scale = raw + shape::A_SCALE + a_row * shape::SCALE_PITCH + part * (SUPERSLAB / 16) +
@@ -125,8 +126,11 @@ multiply(const place &at, uint32_t stage_offset, int d, float (&sum)[shape::BN /
     const uint32_t part = threadIdx.x / shape::PART_THREADS,
                    tile = d * shape::WG_K * shape::TILE_BYTES;
     const uint32_t codes = at.codes + stage_offset + d * (shape::GROUP_K / 2);
-    const uint4 raw[2] = {ld_shared_v4(codes), ld_shared_v4(codes + SEGMENT / 2)};
-    const uint2 words = ld_shared_v2(at.b_scale + stage_offset + d * (shape::GROUP_K / 16));
+    constexpr int RUN = store_shape<shape>::RUN; /* four rows of a tile are 2 * RUN columns */
+    const uint32_t scale = at.b_scale + stage_offset + d * (shape::GROUP_K / 16);
+    const uint4 raw[2] = {ld_shared_v4(codes), ld_shared_v4(codes + 2 * RUN * shape::B_PITCH)};
+    const uint32_t words[2] = {ld_shared_u32(scale),
+                               ld_shared_u32(scale + 2 * RUN * shape::SCALE_PITCH)};
     decode_b<shape::BN>(raw, words, at.to, tile, at.b);
     a_share<2> a;
     load_a(at.vals + stage_offset + d * (shape::GROUP_K / 4),
@@ -180,9 +184,9 @@ extern "C" __global__ void __launch_bounds__(shape::THREADS, 1)
         __syncthreads(); /* before the tiles and the older raw stage are written again */
     }
     const uint32_t thread = threadIdx.x % shape::PART_THREADS;
-    const store_place store = place_store<shape>(args, row0 + thread / 32 * 16 + thread % 32 / 4,
-                                                 column0 + 8 * part * shape::OWN +
-                                                     2 * (thread % 4));
+    const store_place store = place_store<shape>(
+        args, row0 + thread / 32 * 16 + thread % 32 / 4 * 2,
+        column0 + store_shape<shape>::RUN * (4 * part + thread % 4));
     float4 own[shape::OWN];
     add_parts<shape>(shared + shape::SUMS, shape::VECTORS * shape::VECTOR_BYTES, part, sum, own);
     barrier_cluster_wait();

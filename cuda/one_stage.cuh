@@ -13,6 +13,7 @@
 #include "tile_sum.cuh"
 
 static constexpr int WORKERS = 256, THREADS = WORKERS + 32;
+static constexpr int WINDOW = 8; /* slabs of A in registers, for MMAs under way */
 
 /* Byte offsets of a block's mbarriers: the halves of A, what the other block sends. */
 static constexpr int EXCHANGE = 16, BARRIER_BYTES = 24;
@@ -34,18 +35,16 @@ fetch_a(const nvs_a_maps &maps, uint32_t a, uint32_t barriers, uint32_t row0, ui
 }
 
 /* A thread's share of BN columns of N superslabs of B, from column k of K on. */
-template <int BN, int N>
+template <int RUN, int BN, int N>
 NVS_DEVICE void
 load_superslabs(const nvs_gemm_args &parameters, uint32_t column0, uint32_t k, const b_place &at,
                 b_share<BN> (&b)[N])
 {
     const nvs_gemm_args args = load_b_args(parameters);
-    k += at.pair * 2 * SEGMENT;
+    const b_source<RUN> from = find_b<RUN>(args, column0, k, at);
 #pragma unroll
-    for (int s = 0; s < N; ++s, k += SUPERSLAB)
-#pragma unroll
-        for (int u = 0; u < BN / 32; ++u)
-            load_unit<BN>(find_unit(args, column0, u, k, at), k < (uint32_t)args.k, u, b[s]);
+    for (int s = 0; s < N; ++s)
+        load_b(args, from, s * SUPERSLAB, k + s * SUPERSLAB < (uint32_t)args.k, b[s]);
     keep_order();
 }
 
@@ -87,34 +86,35 @@ superslab_on(const a_place &at, int i)
     return {(at.vals ^ (i % 2 * 64)) + i / 2 * a_tile<ROWS>::HALF, at.scale ^ (i * 16)};
 }
 
-/* Two superslabs of A, the first at `at`, against their tiles of B, which are neighbours. The last
- * MMAs are still under way when it returns. FIRST: the `writers` of the tiles meet here; else MMAs
- * of the pair before may still read `step`. */
-template <class S, bool FIRST>
+/* N superslabs of A, the first at `at`, against their tiles of B, which are neighbours. The `writers`
+ * of the tiles meet here. All of A is read before the first MMA: the MMAs leave no bandwidth of
+ * shared memory to others. */
+template <class S, int N>
 NVS_DEVICE void
-multiply_pair(const a_place &at, const quad_transpose &transpose, uint64_t tiles, int barrier,
-              int writers, uint32_t (&step)[2][SLABS][2][4], float (&sum)[S::BN / 2])
+multiply_superslabs(const a_place &at, const quad_transpose &transpose, uint64_t tiles, int barrier,
+                    int writers, float (&sum)[S::BN / 2])
 {
-    a_share<S::LANE_ROWS> a[2];
-    uint32_t meta[2][SLABS];
+    a_share<S::LANE_ROWS> a[N];
+    uint32_t meta[N][SLABS], step[WINDOW][2][4];
 #pragma unroll
-    for (int s = 0; s < 2; ++s)
+    for (int s = 0; s < N; ++s)
         load_a<S::BM>(superslab_on<S::BM>(at, s), a[s]);
 #pragma unroll
-    for (int s = 0; s < 2; ++s)
+    for (int s = 0; s < N; ++s)
         decode_metadata(a[s], transpose, meta[s]);
-    if (FIRST)
-        fence_proxy_async();
+    fence_proxy_async();
 #pragma unroll
-    for (int s = 0; s < 2; ++s)
+    for (int s = 0; s < N; ++s)
 #pragma unroll
         for (int i = 0; i < SLABS; ++i) {
-            if (!FIRST)
-                wgmma_wait<2 * SLABS - 1>();
-            decode_a(a[s], i, step[s][i]);
-            if (FIRST && s == 0 && i == 0)
+            const int slab = s * SLABS + i;
+            if (slab >= WINDOW)
+                wgmma_wait<WINDOW - 1>();
+            decode_a(a[s], i, step[slab % WINDOW]);
+            if (slab == 0)
                 bar_sync(barrier, writers);
-            multiply_slab<S::BN>(step[s][i], tiles + (s * SLABS + i) * (S::BN * 128 >> 4),
+            multiply_slab<S::BN>(step[slab % WINDOW], i, tiles + slab * (S::BN * 128 >> 4),
                                  meta[s][i], sum);
         }
+    wgmma_wait<0>();
 }

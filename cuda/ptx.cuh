@@ -68,13 +68,28 @@ cvt_f16x2_e4m3x2(uint32_t two_bytes)
     return d;
 }
 
+/* Read-only loads; zeros, and nothing is read, where `inside` is false. */
 NVS_DEVICE uint4
-ld_global_nc_v4(const void *address)
+ld_global_nc_v4(const void *address, bool inside)
 {
     uint4 v;
-    asm volatile("ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-                 : "l"(address));
+    asm volatile("{.reg .pred inside; setp.ne.u32 inside, %5, 0;\n"
+                 "mov.u32 %0, 0; mov.u32 %1, 0; mov.u32 %2, 0; mov.u32 %3, 0;\n"
+                 "@inside ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%4];}"
+                 : "=&r"(v.x), "=&r"(v.y), "=&r"(v.z), "=&r"(v.w)
+                 : "l"(address), "r"((uint32_t)inside));
+    return v;
+}
+
+NVS_DEVICE uint32_t
+ld_global_nc_u32(const void *address, bool inside)
+{
+    uint32_t v;
+    asm volatile("{.reg .pred inside; setp.ne.u32 inside, %2, 0;\n"
+                 "mov.u32 %0, 0;\n"
+                 "@inside ld.global.nc.u32 %0, [%1];}"
+                 : "=&r"(v)
+                 : "l"(address), "r"((uint32_t)inside));
     return v;
 }
 
@@ -88,6 +103,12 @@ NVS_DEVICE void
 st_shared_u32(uint32_t address, uint32_t x)
 {
     asm volatile("st.shared.b32 [%0], %1;" ::"r"(address), "r"(x) : "memory");
+}
+
+NVS_DEVICE void
+st_shared_v2(uint32_t address, uint32_t x, uint32_t y)
+{
+    asm volatile("st.shared.v2.b32 [%0], {%1, %2};" ::"r"(address), "r"(x), "r"(y) : "memory");
 }
 
 NVS_DEVICE void
@@ -311,17 +332,6 @@ cp_async_wait_group(void)
     asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
 }
 
-NVS_DEVICE uint2
-ld_shared_v2(uint32_t address)
-{
-    uint2 v;
-    asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];"
-                 : "=r"(v.x), "=r"(v.y)
-                 : "r"(address)
-                 : "memory");
-    return v;
-}
-
 NVS_DEVICE uint4
 ld_shared_v4(uint32_t address)
 {
@@ -353,14 +363,6 @@ NVS_DEVICE void
 cp_async_mbarrier_arrive_noinc(uint32_t barrier)
 {
     asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
-}
-
-NVS_DEVICE uint2
-ld_global_nc_v2(const void *address)
-{
-    uint2 v;
-    asm volatile("ld.global.nc.v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "l"(address));
-    return v;
 }
 
 /* Arrives at the barrier without waiting: what this thread wrote before is there for those that

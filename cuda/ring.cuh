@@ -55,3 +55,29 @@ fill_ring(const nvs_a_maps &maps, uint32_t shared, uint32_t barriers, uint32_t r
                              k0);
     }
 }
+
+/* A thread's share of B on its way along K. */
+template <int RUN>
+struct b_walk {
+    b_source<RUN> from;
+    uint32_t k; /* where it is */
+};
+
+template <int RUN>
+NVS_DEVICE b_walk<RUN>
+start_walk(const nvs_gemm_args &args, uint32_t column0, uint32_t k, const b_place &at)
+{
+    return {find_b<RUN>(args, column0, k, at), k};
+}
+
+/* A superslab; the next one is `columns` on. */
+template <int BN, int RUN>
+NVS_DEVICE void
+load_next_b(const nvs_gemm_args &args, uint32_t columns, b_walk<RUN> &walk, b_share<BN> &b)
+{
+    load_b(args, walk.from, 0, walk.k < (uint32_t)args.k, b);
+    walk.from.codes += columns / 2;
+    walk.from.scale += columns / 16;
+    walk.k += columns;
+    keep_order();
+}

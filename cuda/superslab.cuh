@@ -5,7 +5,8 @@
  *
  * K inside a superslab is permuted: lane q of a quad owns segment q, the columns 64q .. 64q + 63 of
  * A. Slab i (64 of the MMA's k) holds block i of the four segments: group t of segment s is at k
- * 16t + 4s, so a 16-byte chunk of B is group t of segments 2c and 2c + 1.
+ * 16t + 4s, or in slabs 2 and 3 at 16(t ^ 2) + 4s: so a 16-byte chunk of B is a group of segments 2c
+ * and 2c + 1, and the two halves of a segment write to different banks.
  */
 #pragma once
 
@@ -14,67 +15,75 @@
 
 static constexpr int SUPERSLAB = 256, SEGMENT = 64, SLABS = 4;
 
-/* A thread decodes UNITS x half (32 columns) of two neighbouring segments of a row of B. Rows are
- * dealt to lanes so that neither the reads nor the swizzled 16-byte writes of a quarter-warp meet
- * in a bank: four rows that differ both in row / 2 and in row % 4. */
+/* A warp takes eight rows of a superslab of B, a lane one chunk of 16 bytes (two blocks of a
+ * segment) of rows `row` and `row` + 4: so eight lanes read a line. Rows are dealt to lanes
+ * so that the swizzled 8-byte writes of half a warp meet all banks. */
 struct b_place {
-    uint32_t row, pair, half;
+    uint32_t row, chunk;
 };
 
 NVS_DEVICE b_place
 place_b(void)
 {
-    const uint32_t lane = threadIdx.x % 32, i = lane / 2 % 4;
-    b_place at;
-    at.pair = lane % 2;
-    at.half = lane / 16;
-    at.row = 2 * i + ((i ^ (i >> 1) ^ (lane >> 3)) & 1);
-    return at;
+    const uint32_t lane = threadIdx.x % 32;
+    return {lane / 16 + lane / 8 % 2 * 2, lane % 8};
 }
 
-/* Where a unit's four 16-byte chunks of a block go; `row` is the row in the slab of its first
- * block. */
+/* The column that stands at row `at` of an f16 tile: of 4 * RUN columns, a lane of the MMA holds RUN
+ * in as many registers, and these are to be neighbours. */
+template <int RUN>
+NVS_DEVICE uint32_t
+column_at(uint32_t at)
+{
+    return at / (4 * RUN) * (4 * RUN) + at % 8 / 2 * RUN + at / 8 % (RUN / 2) * 2 + at % 2;
+}
+
+/* Where the four groups of the first of a lane's blocks go in its first row. */
 struct b_chunks {
     uint32_t group[4];
 };
 
+/* row: where the lane's first row stands in the first slab of the superslab. */
+template <int BN>
 NVS_DEVICE b_chunks
 place_chunks(uint32_t row, const b_place &at)
 {
+    const uint32_t segment = at.chunk / 2, half = at.chunk % 2;
+    row += half * (2 * BN * 128) + segment % 2 * 8;
     b_chunks to;
 #pragma unroll
     for (int t = 0; t < 4; ++t)
-        to.group[t] = row + (((2 * t + at.pair) ^ at.row) << 4);
+        to.group[t] = row + (((2 * (t ^ 2 * half) + segment / 2) ^ at.row) << 4);
     return to;
 }
 
-/* One unit, 16 bytes of codes of each segment and the four scales of each, `offset` bytes behind
- * the chunks. */
+/* A lane's chunk of its two rows, and the four scales of its segment in each, `offset` bytes behind
+ * `to`. */
 template <int BN>
 NVS_DEVICE void
-decode_b(const uint4 (&raw)[2], uint2 words, const b_chunks &to, uint32_t offset, const b_place &at)
+decode_b(const uint4 (&raw)[2], const uint32_t (&words)[2], const b_chunks &to, uint32_t offset,
+         const b_place &at)
 {
-    uint32_t scales[2]; /* of this half's two blocks, segment by segment */
-    decode_scales(prmt(words.x, words.y, at.half ? 0x7632u : 0x5410u), scales);
+    uint32_t scales[2]; /* of the chunk's two blocks, row by row */
+    decode_scales(prmt(words[0], words[1], at.chunk % 2 ? 0x7632u : 0x5410u), scales);
 #pragma unroll
-    for (int i = 0; i < 2; ++i) { /* block 2 * half + i */
-        uint32_t x[4][2][2];      /* group, segment, pair of columns */
+    for (int r = 0; r < 2; ++r)
 #pragma unroll
-        for (int s = 0; s < 2; ++s) {
-            decode_even_odd(word_of(raw[s], 2 * i), x[0][s], x[1][s]);
-            decode_even_odd(word_of(raw[s], 2 * i + 1), x[2][s], x[3][s]);
+        for (int i = 0; i < 2; ++i) {
+            uint32_t x[4][2]; /* group, pair of columns */
+            decode_even_odd(word_of(raw[r], 2 * i), x[0], x[1]);
+            decode_even_odd(word_of(raw[r], 2 * i + 1), x[2], x[3]);
+            const uint32_t scale = broadcast_half(scales[r], i);
+#pragma unroll
+            for (int t = 0; t < 4; ++t) /* four rows on, chunks of 16 bytes change places */
+                st_shared_v2(to.group[t ^ 2 * r] + offset + i * (BN * 128) + 4 * r * 128,
+                             mul_f16x2(x[t][0], scale), mul_f16x2(x[t][1], scale));
+            keep_order(); /* ptxas would decode all first and leave the writes for the end */
         }
-        const uint32_t s0 = broadcast_half(scales[0], i), s1 = broadcast_half(scales[1], i);
-#pragma unroll
-        for (int t = 0; t < 4; ++t)
-            st_shared_v4(to.group[t] + offset + i * (BN * 128), mul_f16x2(x[t][0][0], s0),
-                         mul_f16x2(x[t][0][1], s0), mul_f16x2(x[t][1][0], s1),
-                         mul_f16x2(x[t][1][1], s1));
-    }
 }
 
-/* This lane's segment of its ROWS rows of a warp's part of A: g and g + 8, or g alone, and then the
- * MMA's rows g + 8 are zeros. */
+/* This lane's segment of its ROWS rows of a warp's part of A: two, or one, and then the MMA's second
+ * eight rows are zeros. */
 template <int ROWS>
 struct a_share {
     uint4 vals[ROWS], meta[ROWS];
@@ -116,15 +125,16 @@ decode_a(const a_share<ROWS> &a, int slab, uint32_t (&step)[2][4])
     }
 }
 
-/* A slab of A against the part's B tile: two k32 steps that run on behind. ptxas would decode all
+/* Slab i of A against the part's B tile: two k32 steps that run on behind. ptxas would decode all
  * slabs first and leave the MMAs for the end; in this order they run beside the decoding. */
 template <int BN>
 NVS_DEVICE void
-multiply_slab(const uint32_t (&step)[2][4], uint64_t slab, uint32_t meta, float (&sum)[BN / 2])
+multiply_slab(const uint32_t (&step)[2][4], int i, uint64_t slab, uint32_t meta,
+              float (&sum)[BN / 2])
 {
     wgmma_fence();
-    wgmma_sp_k32<0>(sum, step[0], slab, meta);
-    wgmma_sp_k32<1>(sum, step[1], slab + 4, meta);
+    wgmma_sp_k32<0>(sum, step[0], slab + (i < 2 ? 0 : 4), meta);
+    wgmma_sp_k32<1>(sum, step[1], slab + (i < 2 ? 4 : 0), meta);
     wgmma_commit_group();
     keep_order();
 }
@@ -136,13 +146,15 @@ NVS_DEVICE void
 multiply_slabs(const a_share<ROWS> &a, const uint32_t (&meta)[SLABS], uint64_t tile, int barrier,
                int threads, float (&sum)[BN / 2])
 {
-    uint32_t step[SLABS][2][4];
+    uint32_t step[2][2][4]; /* two slabs at a time: registers are scarce */
 #pragma unroll
     for (int i = 0; i < SLABS; ++i) {
-        decode_a(a, i, step[i]);
+        if (i >= 2)
+            wgmma_wait<1>();
+        decode_a(a, i, step[i % 2]);
         if (i == 0)
             bar_sync(barrier, threads);
-        multiply_slab<BN>(step[i], tile + i * (BN * 128 >> 4), meta[i], sum);
+        multiply_slab<BN>(step[i % 2], i, tile + i * (BN * 128 >> 4), meta[i], sum);
     }
 }
 

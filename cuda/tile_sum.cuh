@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The way of a wgmma tile's sums to C: between the parts of a block, between the two blocks of a
- * cluster, to global memory. A thread holds VECTORS float4. Where a lane has two rows, g and g + 8,
- * vector v is columns 8v + 2q and 8v + 2q + 1 of both; where it has one, it is these columns of row
- * g for 2v and for 2v + 1.
+ * cluster, to global memory. A thread holds VECTORS float4. Where a lane has two rows, vector v is
+ * columns 8v + 2q and 8v + 2q + 1 of both; where it has one, it is these columns of that row for 2v
+ * and for 2v + 1. By column_at() those that a thread stores are neighbours.
  */
 #pragma once
 
@@ -61,12 +61,19 @@ store_pair(const nvs_gemm_args &args, uint32_t row, uint32_t column, float x, fl
     store_element(args, row, column + 1, y);
 }
 
-/* Where a thread stores; found early, while the operands are still on their way. */
+/* Where a thread stores its RUN neighbouring columns of LANE_ROWS rows; found early, while the
+ * operands are still on their way. */
 struct store_place {
-    uint32_t row, column, rows, columns; /* the first of its own; of C */
-    __nv_bfloat16 *word, *second;        /* of a vector's two pairs */
+    uint32_t row, column, rows, columns; /* its first ones; all of C */
+    __nv_bfloat16 *first;
     float alpha;
-    bool words; /* pairs_are_words() */
+    bool runs, row_pairs; /* runs_are_vectors(), row_pairs_are_words() */
+};
+
+/* How a thread's columns and rows lie: see vector_of() and column_at(). */
+template <class S>
+struct store_shape {
+    static constexpr int RUN = 4 / S::LANE_ROWS * S::OWN;
 };
 
 template <class S>
@@ -78,33 +85,65 @@ place_store(const nvs_gemm_args &args, uint32_t row, uint32_t column)
     at.column = column;
     at.rows = (uint32_t)args.m;
     at.columns = (uint32_t)args.n;
-    at.word = static_cast<__nv_bfloat16 *>(args.out) + row * args.out_stride_m + column;
-    at.second = at.word + 8 * (S::LANE_ROWS == 2 ? args.out_stride_m : 1);
+    at.first = static_cast<__nv_bfloat16 *>(args.out) + row * args.out_stride_m +
+               column * args.out_stride_n;
     at.alpha = load_alpha(args);
-    at.words = pairs_are_words(args);
+    at.runs = runs_are_vectors<store_shape<S>::RUN>(args);
+    at.row_pairs = S::LANE_ROWS == 2 && row_pairs_are_words(args);
     return at;
+}
+
+/* Column c of the run in row r of the thread's own. */
+template <class S>
+NVS_DEVICE float
+own_element(const float4 (&own)[S::OWN], int r, int c)
+{
+    constexpr int WIDTH = 4 / S::LANE_ROWS; /* columns in a vector */
+    const float4 v = own[c / WIDTH];
+    const int i = c % WIDTH + 2 * r;
+    return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;
+}
+
+/* Where runs_are_vectors() is false. */
+template <class S>
+NVS_DEVICE void
+store_own_in_pieces(const nvs_gemm_args &parameters, const store_place &at,
+                    const float4 (&own)[S::OWN])
+{
+    constexpr int RUN = store_shape<S>::RUN;
+    if (at.row_pairs) {
+#pragma unroll
+        for (int c = 0; c < RUN; ++c)
+            if (at.row < at.rows && at.column + c < at.columns)
+                store_word(at.first + c * parameters.out_stride_n, own_element<S>(own, 0, c),
+                           own_element<S>(own, S::LANE_ROWS - 1, c), at.alpha);
+        return;
+    }
+#pragma unroll
+    for (int r = 0; r < S::LANE_ROWS; ++r)
+#pragma unroll
+        for (int c = 0; c < RUN; c += 2)
+            store_pair(parameters, at.row + r, at.column + c, own_element<S>(own, r, c),
+                       own_element<S>(own, r, c + 1));
 }
 
 template <class S>
 NVS_DEVICE void
 store_own(const nvs_gemm_args &parameters, const store_place &at, const float4 (&own)[S::OWN])
 {
-    constexpr int COLUMNS = 16 / S::LANE_ROWS; /* from one vector to the next */
-    const uint32_t second_row = at.row + (S::LANE_ROWS == 2 ? 8 : 0);
+    constexpr int RUN = store_shape<S>::RUN;
+    if (__builtin_expect(!at.runs, 0)) {
+        store_own_in_pieces<S>(parameters, at, own);
+        return;
+    }
 #pragma unroll
-    for (int o = 0; o < S::OWN; ++o) {
-        const uint32_t column = at.column + COLUMNS * o,
-                       second_column = column + (S::LANE_ROWS == 2 ? 0 : 8);
-        if (__builtin_expect(at.words, 1)) {
-            if (at.row < at.rows && column < at.columns)
-                store_word(at.word + COLUMNS * o, own[o].x, own[o].y, at.alpha);
-            if (second_row < at.rows && second_column < at.columns)
-                store_word(at.second + COLUMNS * o, own[o].z, own[o].w, at.alpha);
-        }
-        else {
-            store_pair(parameters, at.row, column, own[o].x, own[o].y);
-            store_pair(parameters, second_row, second_column, own[o].z, own[o].w);
-        }
+    for (int r = 0; r < S::LANE_ROWS; ++r) {
+        float run[RUN];
+#pragma unroll
+        for (int c = 0; c < RUN; ++c)
+            run[c] = own_element<S>(own, r, c);
+        if (at.row + r < at.rows && at.column < at.columns)
+            store_run(at.first + r * parameters.out_stride_m, run, at.alpha);
     }
 }
 
