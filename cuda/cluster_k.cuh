@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The loads of kernels whose cluster of two blocks shares K, a stage of 1024 columns at a time: B
- * straight to the registers that decode it, A to shared memory by TMA.
+ * What kernels share whose cluster of two blocks shares K, a stage of 1024 columns at a time: A to
+ * shared memory by TMA, B by the threads that decode it.
  *
  * A warp of its own issues TMA, which takes a thread some 100 cycles a box; the workers' loads of B
  * do not wait for it. A comes in two halves of K with a barrier each.
@@ -132,43 +132,6 @@ struct b_share {
     uint4 codes[UNITS][2];
     uint32_t scale[UNITS][2];
 };
-
-/* Where a thread's share of B stands in global memory: its chunk of a superslab and the scales of
- * that segment, in two columns of each unit. RUN: see column_at(). */
-template <int RUN>
-struct b_source {
-    const uint8_t *codes, *scale; /* in column 0 */
-    uint32_t column;              /* the first */
-};
-
-/* From k of K on. */
-template <int RUN>
-NVS_DEVICE b_source<RUN>
-find_b(const nvs_gemm_args &args, uint32_t column0, uint32_t k, const b_place &at)
-{
-    const uint32_t row = threadIdx.x % PART_THREADS / 32 * 8 + at.row; /* of the f16 tile */
-    return {args.b_fp4 + k / 2 + at.chunk * 16, args.b_scale + k / 16 + at.chunk / 2 * 4,
-            column0 + column_at<RUN>(row)};
-}
-
-/* A superslab, `columns` of K on. Columns of C past the last read the last one; past K (whole
- * superslabs: inside is false) nothing is read and all is zeros. */
-template <int BN, int RUN>
-NVS_DEVICE void
-load_b(const nvs_gemm_args &args, const b_source<RUN> &from, uint32_t columns, bool inside,
-       b_share<BN> &b)
-{
-#pragma unroll
-    for (int u = 0; u < b.UNITS; ++u)
-#pragma unroll
-        for (int r = 0; r < 2; ++r) { /* four rows of a tile on are 2 * RUN columns on */
-            const uint64_t column = min(from.column + 32 * u + 2 * RUN * r, (uint32_t)args.n - 1);
-            b.codes[u][r] = ld_global_nc_v4(
-                from.codes + column * (uint32_t)args.b_fp4_ld + columns / 2, inside);
-            b.scale[u][r] = ld_global_nc_u32(
-                from.scale + column * (uint32_t)args.b_scale_ld + columns / 16, inside);
-        }
-}
 
 /* Where a thread's share of BN columns goes in a superslab's f16 tile of TILE_BN columns. `tile`
  * points at the first of the BN. */

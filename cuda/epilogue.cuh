@@ -16,7 +16,7 @@
 NVS_DEVICE nvs_gemm_args
 load_args(const nvs_gemm_args &args)
 {
-    const nvs_gemm_args x = (&args)[threadIdx.z];
+    const nvs_gemm_args x = (&args)[opaque_zero()];
     asm volatile("" ::"l"(x.b_fp4), "l"(x.b_scale), "l"(x.a_vals), "l"(x.a_meta), "l"(x.a_scale));
     asm volatile("" ::"r"((uint32_t)x.b_fp4_ld), "r"((uint32_t)x.b_scale_ld),
                  "r"((uint32_t)x.a_vals_ld), "r"((uint32_t)x.a_meta_ld),
@@ -31,7 +31,7 @@ load_args(const nvs_gemm_args &args)
 NVS_DEVICE nvs_gemm_args
 load_b_args(const nvs_gemm_args &args)
 {
-    const nvs_gemm_args x = (&args)[threadIdx.z];
+    const nvs_gemm_args x = (&args)[opaque_zero()];
     asm volatile("" ::"l"(x.b_fp4), "l"(x.b_scale), "r"((uint32_t)x.b_fp4_ld),
                  "r"((uint32_t)x.b_scale_ld), "r"((uint32_t)x.k), "r"((uint32_t)x.n));
     return x;

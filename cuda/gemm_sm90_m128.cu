@@ -15,8 +15,9 @@ struct shape {
     static constexpr int VECTORS = BN / 8, OWN = VECTORS / 2; /* of a thread's sums; half stays */
     static constexpr int VECTOR_BYTES = WORKERS * 16, EXCHANGE_BYTES = OWN * VECTOR_BYTES;
     static constexpr int TILE_BYTES = SLABS * BN * 128, A = 4 * TILE_BYTES; /* byte offsets */
-    static constexpr int RECEIVED = A + a_tile<BM>::BYTES;
-    static_assert(1024 + RECEIVED + EXCHANGE_BYTES == NVS_SM90_M128N64_SHARED, "gemm_args.h");
+    static constexpr int RECEIVED = A + a_tile<BM>::BYTES, SCALES = RECEIVED + EXCHANGE_BYTES;
+    static_assert(1024 + SCALES + b_copy<BN / 2, 4>::SCALE_BYTES == NVS_SM90_M128N64_SHARED,
+                  "gemm_args.h");
 };
 
 static constexpr int HALF_N = shape::BN / 2; /* columns of B that a part decodes */
@@ -35,9 +36,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         return;
     }
     const b_place b_at = place_b();
-    b_share<HALF_N> b[4];
-    load_superslabs<store_shape<S>::RUN>(args, block.column0 + threadIdx.x / PART_THREADS * HALF_N,
-                                         block.k0, b_at, b);
+    const uint32_t half_n = threadIdx.x / PART_THREADS * HALF_N;
+    const b_copy<HALF_N, 4> copy = place_b_copy<HALF_N, 4>(
+        block.shared + 3 * S::TILE_BYTES + half_n * 128, block.shared + S::SCALES, b_at);
+    copy_b<store_shape<S>::RUN, S::BN>(args, block.column0 + half_n, block.k0, b_at, copy);
     /* The same for all lanes, so that descriptors are made in uniform registers. */
     const uint32_t part = __shfl_sync(~0u, threadIdx.x / PART_THREADS, 0);
     const uint32_t lane = threadIdx.x % 32;
@@ -50,7 +52,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     settle(at);
     meet_blocks<WORKERS>();
 
-    decode_superslabs<S::BN>(b, at.b, b_at);
+    decode_superslabs<S::BN>(copy, at.b, b_at);
     float sum[S::BN / 2] = {};
     mbarrier_wait(barriers, 0);
     mbarrier_wait(barriers + 8, 0);

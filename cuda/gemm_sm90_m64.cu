@@ -4,10 +4,9 @@
  * first MMA.
  *
  * A cluster of two blocks computes BM rows x BN columns of C; each takes 1024 columns of K, and
- * each of its two parts (warpgroups) 512 of those. A part decodes its own B straight from the
- * registers that it was loaded to; A comes by TMA, and the first part decodes while the other's
- * half is still on its way. From landing to MMA no barrier is wider than a part. K is permuted as
- * superslab.cuh says. With 32 rows a warp holds eight, and the other half of its MMA is zeros.
+ * each of its two parts (warpgroups) 512 of those. A warp copies what it decodes of B; A comes by TMA,
+ * and the first part decodes while the other's half is still on its way. From landing to MMA no
+ * barrier is wider than a part. K is permuted as superslab.cuh says. With 32 rows a warp holds eight, and the other half of its MMA is zeros.
  *
  * Straight-line code: a jump over instructions that are not there yet costs more than many
  * instructions. So K comes in whole superslabs, and scales by aligned 16 bytes.
@@ -27,7 +26,8 @@ struct shape {
     /* Byte offsets. The sums do not wait until the tiles are read. */
     static constexpr int PART_TILE_BYTES = 2 * SLABS * BN * 128, A = WG_K * PART_TILE_BYTES;
     static constexpr int RECEIVED = A + a_tile<BM>::BYTES, SUMS = RECEIVED + EXCHANGE_BYTES;
-    static constexpr int PART_SUMS = VECTORS * VECTOR_BYTES, END = SUMS + WG_K * PART_SUMS;
+    static constexpr int PART_SUMS = VECTORS * VECTOR_BYTES, SCALES = SUMS + WG_K * PART_SUMS;
+    static constexpr int END = SCALES + b_copy<BN, 2>::SCALE_BYTES;
 
     /* Up to 1023 bytes go before the first tile, to align it. */
     static_assert(1024 + END == (BM == 32   ? NVS_SM90_M32N32_SHARED
@@ -48,9 +48,11 @@ gemm(const nvs_gemm_args &args, const nvs_a_maps &maps)
         return;
     }
     const b_place b_at = place_b();
-    b_share<S::BN> b[2];
-    load_superslabs<store_shape<S>::RUN>(args, block.column0,
-                                         block.k0 + threadIdx.x / PART_THREADS * HALF_K, b_at, b);
+    const b_copy<S::BN, 2> copy = place_b_copy<S::BN, 2>(
+        block.shared + threadIdx.x / PART_THREADS * S::PART_TILE_BYTES + S::PART_TILE_BYTES / 2,
+        block.shared + S::SCALES, b_at);
+    copy_b<store_shape<S>::RUN, S::BN>(args, block.column0,
+                                       block.k0 + threadIdx.x / PART_THREADS * HALF_K, b_at, copy);
     /* The same for all lanes, so that descriptors are made in uniform registers. */
     const uint32_t part = __shfl_sync(~0u, threadIdx.x / PART_THREADS, 0);
     const uint32_t lane = threadIdx.x % 32, tiles = block.shared + part * S::PART_TILE_BYTES;
@@ -63,7 +65,7 @@ gemm(const nvs_gemm_args &args, const nvs_a_maps &maps)
     settle(at);
     meet_blocks<WORKERS>();
 
-    decode_superslabs<S::BN>(b, at.b, b_at);
+    decode_superslabs<S::BN>(copy, at.b, b_at);
     mbarrier_wait(barriers, 0);
     mbarrier_wait(barriers + part * 8, 0);
     float sum[S::BN / 2] = {};

@@ -34,28 +34,99 @@ fetch_a(const nvs_a_maps &maps, uint32_t a, uint32_t barriers, uint32_t row0, ui
     announce_barriers<WORKERS>();
 }
 
-/* A thread's share of BN columns of N superslabs of B, from column k of K on. */
-template <int RUN, int BN, int N>
-NVS_DEVICE void
-load_superslabs(const nvs_gemm_args &parameters, uint32_t column0, uint32_t k, const b_place &at,
-                b_share<BN> (&b)[N])
+/* A warp copies its own rows of N superslabs of B and waits for no other warp's. Codes lie, slab by
+ * slab, where the warp's part of the last superslab's f16 tile will stand; it is the last to be
+ * written. Loads to registers would be waited for all together, and the scales' 4 bytes a lane take
+ * as many requests to L2 as the codes. */
+template <int BN, int N>
+struct b_copy {
+    static constexpr int UNITS = b_share<BN>::UNITS;
+    static constexpr int SCALE_PITCH = N == 2 ? 32 : 80; /* a warp reads four rows, in all banks */
+    static constexpr int UNIT_SCALES = 8 * SCALE_PITCH, WARP_SCALES = UNITS * UNIT_SCALES;
+    static constexpr int SCALE_BYTES = WORKERS / 32 * WARP_SCALES;
+    uint32_t scales;       /* of the warp */
+    uint32_t codes, scale; /* of this lane's first row */
+};
+
+/* tile: the part's rows of the last superslab's first slab. scales: SCALE_BYTES. */
+template <int BN, int N>
+NVS_DEVICE b_copy<BN, N>
+place_b_copy(uint32_t tile, uint32_t scales, const b_place &at)
 {
-    const nvs_gemm_args args = load_b_args(parameters);
-    const b_source<RUN> from = find_b<RUN>(args, column0, k, at);
-#pragma unroll
-    for (int s = 0; s < N; ++s)
-        load_b(args, from, s * SUPERSLAB, k + s * SUPERSLAB < (uint32_t)args.k, b[s]);
-    keep_order();
+    b_copy<BN, N> copy;
+    copy.scales = scales + threadIdx.x / 32 * copy.WARP_SCALES;
+    copy.codes = tile + (threadIdx.x % PART_THREADS / 32 * 8 + at.row) * 128 + at.chunk * 16;
+    copy.scale = copy.scales + at.row * copy.SCALE_PITCH + at.chunk / 2 * 4;
+    return copy;
 }
 
-/* To f16 tiles of TILE_BN columns that are neighbours; `to` is in the first. */
+/* The scales of all superslabs from column k of K on, 16 bytes a lane. */
+template <int RUN, int BN, int N>
+NVS_DEVICE void
+copy_b_scales(const nvs_gemm_args &args, uint32_t column0, uint32_t k, const b_copy<BN, N> &copy)
+{
+    const uint32_t lane = threadIdx.x % 32, superslab = lane % N, row = lane / N;
+    const uint32_t tile_row = threadIdx.x % PART_THREADS / 32 * 8 + row % 8 + row / 8 * 32;
+    const uint32_t column = min(column0 + column_at<RUN>(tile_row), (uint32_t)args.n - 1);
+    k += superslab * SUPERSLAB;
+    cp_async_16_if(row < 8 * copy.UNITS, copy.scales + row * copy.SCALE_PITCH + superslab * 16,
+                   args.b_scale + (uint64_t)column * (uint32_t)args.b_scale_ld + k / 16,
+                   k < (uint32_t)args.k);
+}
+
+/* From column k of K on, a group of copies for each superslab, the first with all scales. Columns of
+ * C past the last read the last one; past K all is zeros. */
+template <int RUN, int TILE_BN, int BN, int N>
+NVS_DEVICE void
+copy_b(const nvs_gemm_args &parameters, uint32_t column0, uint32_t k, const b_place &at,
+       const b_copy<BN, N> &copy)
+{
+    const nvs_gemm_args args = load_b_args(parameters);
+    const uint32_t row = threadIdx.x % PART_THREADS / 32 * 8 + at.row; /* of the f16 tile */
+    const uint32_t column = column0 + column_at<RUN>(row), last = (uint32_t)args.n - 1;
+    const uint8_t *codes = args.b_fp4 + k / 2 + at.chunk * 16;
+#pragma unroll
+    for (int s = 0; s < N; ++s) {
+#pragma unroll
+        for (int u = 0; u < copy.UNITS; ++u)
+#pragma unroll
+            for (int r = 0; r < 2; ++r) /* four rows of a tile on are 2 * RUN columns on */
+                cp_async_16(copy.codes + s * TILE_BN * 128 + (32 * u + 4 * r) * 128,
+                            codes +
+                                (uint64_t)min(column + 32 * u + 2 * RUN * r, last) *
+                                    (uint32_t)args.b_fp4_ld +
+                                s * SUPERSLAB / 2,
+                            k + s * SUPERSLAB < (uint32_t)args.k);
+        keep_order(); /* the first copies before the addresses of the others */
+        if (s == 0)
+            copy_b_scales<RUN>(args, column0, k, copy);
+        cp_async_commit_group();
+    }
+}
+
+/* To f16 tiles of TILE_BN columns that are neighbours, each as it arrives; `to` is in the first. */
 template <int TILE_BN, int BN, int N>
 NVS_DEVICE void
-decode_superslabs(const b_share<BN> (&b)[N], const b_chunks &to, const b_place &at)
+decode_superslabs(const b_copy<BN, N> &copy, const b_chunks &to, const b_place &at)
 {
 #pragma unroll
-    for (int s = 0; s < N; ++s)
-        decode_b_share<TILE_BN>(b[s], to, s * SLABS * TILE_BN * 128, at);
+    for (int s = 0; s < N; ++s) {
+        cp_async_wait_group(N - 1 - s);
+        __syncwarp();
+        b_share<BN> b;
+#pragma unroll
+        for (int u = 0; u < copy.UNITS; ++u)
+#pragma unroll
+            for (int r = 0; r < 2; ++r) {
+                b.codes[u][r] = ld_shared_v4(copy.codes + s * TILE_BN * 128 +
+                                             (32 * u + 4 * r) * 128);
+                b.scale[u][r] = ld_shared_u32(copy.scale + u * copy.UNIT_SCALES +
+                                              4 * r * copy.SCALE_PITCH + s * 16);
+            }
+        if (s == N - 1)
+            __syncwarp(); /* now the copy is written over */
+        decode_b_share<TILE_BN>(b, to, s * SLABS * TILE_BN * 128, at);
+    }
 }
 
 /* Where a worker finds its share of A and puts its share of B, and its constants. */

@@ -174,6 +174,15 @@ bar_sync(int id, int threads)
     asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
+/* Zero, which no compiler knows. */
+NVS_DEVICE uint32_t
+opaque_zero(void)
+{
+    uint32_t zero;
+    asm("shr.u32 %0, %1, 16;" : "=r"(zero) : "r"(threadIdx.x));
+    return zero;
+}
+
 /* A point that ptxas moves nothing across, for one instruction: a performance event that nobody
  * counts. Left to itself it puts loads behind the address arithmetic of later copies. */
 NVS_DEVICE void
@@ -285,6 +294,16 @@ cp_async_16(uint32_t shared, const void *global, bool inside)
 {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared), "l"(global),
                  "r"(inside ? 16 : 0)
+                 : "memory");
+}
+
+/* The same by threads that are `active`. */
+NVS_DEVICE void
+cp_async_16_if(bool active, uint32_t shared, const void *global, bool inside)
+{
+    asm volatile("{.reg .pred active; setp.ne.u32 active, %3, 0;\n"
+                 "@active cp.async.cg.shared.global [%0], [%1], 16, %2;}" ::"r"(shared),
+                 "l"(global), "r"(inside ? 16 : 0), "r"((uint32_t)active)
                  : "memory");
 }
 

@@ -56,28 +56,41 @@ fill_ring(const nvs_a_maps &maps, uint32_t shared, uint32_t barriers, uint32_t r
     }
 }
 
-/* A thread's share of B on its way along K. */
+/* Where a thread's share of B stands in global memory on its way along K: its chunk of a superslab
+ * and the scales of that segment, in two columns of each unit. RUN: see column_at(). */
 template <int RUN>
 struct b_walk {
-    b_source<RUN> from;
-    uint32_t k; /* where it is */
+    const uint8_t *codes, *scale; /* in column 0 */
+    uint32_t column, k;           /* the first column; where it is */
 };
 
 template <int RUN>
 NVS_DEVICE b_walk<RUN>
 start_walk(const nvs_gemm_args &args, uint32_t column0, uint32_t k, const b_place &at)
 {
-    return {find_b<RUN>(args, column0, k, at), k};
+    const uint32_t row = threadIdx.x % PART_THREADS / 32 * 8 + at.row; /* of the f16 tile */
+    return {args.b_fp4 + k / 2 + at.chunk * 16, args.b_scale + k / 16 + at.chunk / 2 * 4,
+            column0 + column_at<RUN>(row), k};
 }
 
-/* A superslab; the next one is `columns` on. */
+/* A superslab; the next one is `columns` on. Columns of C past the last read the last one; past K
+ * (whole superslabs) nothing is read and all is zeros. */
 template <int BN, int RUN>
 NVS_DEVICE void
 load_next_b(const nvs_gemm_args &args, uint32_t columns, b_walk<RUN> &walk, b_share<BN> &b)
 {
-    load_b(args, walk.from, 0, walk.k < (uint32_t)args.k, b);
-    walk.from.codes += columns / 2;
-    walk.from.scale += columns / 16;
+    const bool inside = walk.k < (uint32_t)args.k;
+#pragma unroll
+    for (int u = 0; u < b.UNITS; ++u)
+#pragma unroll
+        for (int r = 0; r < 2; ++r) { /* four rows of a tile on are 2 * RUN columns on */
+            const uint64_t column = min(walk.column + 32 * u + 2 * RUN * r, (uint32_t)args.n - 1);
+            b.codes[u][r] = ld_global_nc_v4(walk.codes + column * (uint32_t)args.b_fp4_ld, inside);
+            b.scale[u][r] = ld_global_nc_u32(walk.scale + column * (uint32_t)args.b_scale_ld,
+                                             inside);
+        }
+    walk.codes += columns / 2;
+    walk.scale += columns / 16;
     walk.k += columns;
     keep_order();
 }
