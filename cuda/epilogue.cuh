@@ -58,14 +58,10 @@ scaled(float sum, float alpha)
     return sum * DECODE_UNSCALE * alpha;
 }
 
-/* Stores C[row, column] if it exists. bf16 stands first: it is the usual case. */
+/* C's element `at`, counted from its first. bf16 stands first: it is the usual case. */
 NVS_DEVICE void
-store_element(const nvs_gemm_args &args, uint32_t row, uint32_t column, float sum)
+store_value(const nvs_gemm_args &args, int64_t at, float value)
 {
-    if (row >= (uint32_t)args.m || column >= (uint32_t)args.n)
-        return;
-    const float value = scaled(sum, load_alpha(args));
-    const int64_t at = row * args.out_stride_m + column * args.out_stride_n;
     if (__builtin_expect(args.out_dtype == NVS_OUT_BF16, 1))
         static_cast<__nv_bfloat16 *>(args.out)[at] = __float2bfloat16_rn(value);
     else if (args.out_dtype == NVS_OUT_FP16)
@@ -74,56 +70,97 @@ store_element(const nvs_gemm_args &args, uint32_t row, uint32_t column, float su
         static_cast<float *>(args.out)[at] = value;
 }
 
-/* True if every RUN columns from a multiple of RUN on are one aligned store. */
+/* Stores C[row, column] if it exists. */
+NVS_DEVICE void
+store_element(const nvs_gemm_args &args, uint32_t row, uint32_t column, float sum)
+{
+    if (row < (uint32_t)args.m && column < (uint32_t)args.n)
+        store_value(args, row * args.out_stride_m + column * args.out_stride_n,
+                    scaled(sum, load_alpha(args)));
+}
+
+NVS_DEVICE uint32_t
+out_element_bytes(const nvs_gemm_args &args)
+{
+    return args.out_dtype == NVS_OUT_FP32 ? 4 : 2;
+}
+
+/* True if every RUN columns from a multiple of RUN on are whole aligned vectors of up to 16 bytes. */
 template <int RUN>
 NVS_DEVICE bool
 runs_are_vectors(const nvs_gemm_args &args)
 {
-    return args.out_dtype == NVS_OUT_BF16 && args.out_stride_n == 1 &&
-           (((uint32_t)(uintptr_t)args.out / 2 | (uint32_t)args.out_stride_m | (uint32_t)args.n) &
-            (RUN - 1)) == 0 &&
-           ((uint32_t)(uintptr_t)args.out & 1) == 0;
+    const uint32_t size = out_element_bytes(args), vector = min(16u, RUN * size);
+    const uint32_t places = (uint32_t)(uintptr_t)args.out | (uint32_t)args.out_stride_m * size;
+    return args.out_stride_n == 1 && (places & (vector - 1)) == 0 &&
+           ((uint32_t)args.n & (RUN - 1)) == 0;
 }
 
-/* True if C is column-major and every pair of rows that starts at an even one is one aligned
- * store. */
+/* True if C is column-major and every pair of rows that starts at an even one is an aligned word. */
 NVS_DEVICE bool
 row_pairs_are_words(const nvs_gemm_args &args)
 {
-    return args.out_dtype == NVS_OUT_BF16 && args.out_stride_m == 1 &&
+    return args.out_dtype != NVS_OUT_FP32 && args.out_stride_m == 1 &&
            (((uint32_t)(uintptr_t)args.out & 3) | ((uint32_t)args.out_stride_n & 1) |
             ((uint32_t)args.m & 1)) == 0;
 }
 
+/* Two neighbours of a bf16 or fp16 C. */
 NVS_DEVICE uint32_t
-scaled_word(float first, float second, float alpha)
+scaled_word(float first, float second, float alpha, bool is_fp16)
 {
-    const __nv_bfloat162 pair = __floats2bfloat162_rn(scaled(first, alpha), scaled(second, alpha));
-    return *reinterpret_cast<const uint32_t *>(&pair);
+    uint32_t word;
+    if (is_fp16) {
+        const __half2 pair = __floats2half2_rn(scaled(first, alpha), scaled(second, alpha));
+        memcpy(&word, &pair, 4);
+    }
+    else {
+        const __nv_bfloat162 pair = __floats2bfloat162_rn(scaled(first, alpha),
+                                                          scaled(second, alpha));
+        memcpy(&word, &pair, 4);
+    }
+    return word;
 }
 
-/* A pair of neighbours of C, where row_pairs_are_words(). */
+/* WORDS neighbouring words at a multiple of as many bytes, up to 16. */
+template <int WORDS>
 NVS_DEVICE void
-store_word(__nv_bfloat16 *at, float first, float second, float alpha)
+store_words(uint8_t *at, const uint32_t (&words)[WORDS])
 {
-    *reinterpret_cast<uint32_t *>(at) = scaled_word(first, second, alpha);
+    constexpr int VECTOR = WORDS < 4 ? WORDS : 4;
+    static_assert(WORDS % VECTOR == 0 && VECTOR != 3, "whole vectors");
+#pragma unroll
+    for (int i = 0; i < WORDS; i += VECTOR) {
+        if (VECTOR == 4)
+            *reinterpret_cast<uint4 *>(at + 4 * i) = make_uint4(
+                words[i], words[i + 1 % VECTOR], words[i + 2 % VECTOR], words[i + 3 % VECTOR]);
+        else if (VECTOR == 2)
+            *reinterpret_cast<uint2 *>(at + 4 * i) = make_uint2(words[i], words[i + 1 % VECTOR]);
+        else
+            *reinterpret_cast<uint32_t *>(at + 4 * i) = words[i];
+    }
 }
 
-/* A run of a row of C, where runs_are_vectors(). */
+/* A run of a row of a bf16 or fp16 C, where runs_are_vectors(). */
 template <int RUN>
 NVS_DEVICE void
-store_run(__nv_bfloat16 *at, const float (&run)[RUN], float alpha)
+store_run(uint8_t *at, const float (&run)[RUN], float alpha, bool is_fp16)
 {
-    static_assert(RUN == 2 || RUN == 4 || RUN == 8, "one store");
     uint32_t words[RUN / 2];
 #pragma unroll
     for (int i = 0; i < RUN / 2; ++i)
-        words[i] = scaled_word(run[2 * i], run[2 * i + 1], alpha);
-    if (RUN == 8)
-        *reinterpret_cast<uint4 *>(at) = make_uint4(words[0], words[1], words[2 % (RUN / 2)],
-                                                    words[3 % (RUN / 2)]);
-    else if (RUN == 4)
-        *reinterpret_cast<uint2 *>(at) = make_uint2(words[0], words[1 % (RUN / 2)]);
-    else
-        *reinterpret_cast<uint32_t *>(at) = words[0];
+        words[i] = scaled_word(run[2 * i], run[2 * i + 1], alpha, is_fp16);
+    store_words(at, words);
+}
+
+/* The same of an fp32 C. */
+template <int RUN>
+NVS_DEVICE void
+store_run_fp32(uint8_t *at, const float (&run)[RUN], float alpha)
+{
+    uint32_t words[RUN];
+#pragma unroll
+    for (int i = 0; i < RUN; ++i)
+        words[i] = __float_as_uint(scaled(run[i], alpha));
+    store_words(at, words);
 }

@@ -52,22 +52,13 @@ add_parts(uint32_t mailbox, uint32_t part_bytes, uint32_t part, const float (&su
                                       (part * S::OWN + o) * S::VECTOR_BYTES));
 }
 
-/* Any output type, stride and alignment; not inlined, so as not to stand in the way of the usual
- * case. */
-static __device__ __noinline__ void
-store_pair(const nvs_gemm_args &args, uint32_t row, uint32_t column, float x, float y)
-{
-    store_element(args, row, column, x);
-    store_element(args, row, column + 1, y);
-}
-
 /* Where a thread stores its RUN neighbouring columns of LANE_ROWS rows; found early, while the
  * operands are still on their way. */
 struct store_place {
     uint32_t row, column, rows, columns; /* its first ones; all of C */
-    __nv_bfloat16 *first;
+    uint8_t *first;
     float alpha;
-    bool runs, row_pairs; /* runs_are_vectors(), row_pairs_are_words() */
+    bool runs, bf16_runs, row_pairs; /* runs_are_vectors(), row_pairs_are_words() */
 };
 
 /* How a thread's columns and rows lie: see vector_of() and column_at(). */
@@ -80,15 +71,16 @@ template <class S>
 NVS_DEVICE store_place
 place_store(const nvs_gemm_args &args, uint32_t row, uint32_t column)
 {
+    const int64_t first = row * args.out_stride_m + column * args.out_stride_n;
     store_place at;
     at.row = row;
     at.column = column;
     at.rows = (uint32_t)args.m;
     at.columns = (uint32_t)args.n;
-    at.first = static_cast<__nv_bfloat16 *>(args.out) + row * args.out_stride_m +
-               column * args.out_stride_n;
+    at.first = static_cast<uint8_t *>(args.out) + first * out_element_bytes(args);
     at.alpha = load_alpha(args);
     at.runs = runs_are_vectors<store_shape<S>::RUN>(args);
+    at.bf16_runs = at.runs && args.out_dtype == NVS_OUT_BF16;
     at.row_pairs = S::LANE_ROWS == 2 && row_pairs_are_words(args);
     return at;
 }
@@ -104,38 +96,13 @@ own_element(const float4 (&own)[S::OWN], int r, int c)
     return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;
 }
 
-/* Where runs_are_vectors() is false. */
-template <class S>
+/* The thread's runs, one a row: store(where, run). */
+template <class S, class STORE>
 NVS_DEVICE void
-store_own_in_pieces(const nvs_gemm_args &parameters, const store_place &at,
-                    const float4 (&own)[S::OWN])
+for_each_run(const nvs_gemm_args &args, const store_place &at, const float4 (&own)[S::OWN],
+             const STORE &store)
 {
     constexpr int RUN = store_shape<S>::RUN;
-    if (at.row_pairs) {
-#pragma unroll
-        for (int c = 0; c < RUN; ++c)
-            if (at.row < at.rows && at.column + c < at.columns)
-                store_word(at.first + c * parameters.out_stride_n, own_element<S>(own, 0, c),
-                           own_element<S>(own, S::LANE_ROWS - 1, c), at.alpha);
-        return;
-    }
-#pragma unroll
-    for (int r = 0; r < S::LANE_ROWS; ++r)
-#pragma unroll
-        for (int c = 0; c < RUN; c += 2)
-            store_pair(parameters, at.row + r, at.column + c, own_element<S>(own, r, c),
-                       own_element<S>(own, r, c + 1));
-}
-
-template <class S>
-NVS_DEVICE void
-store_own(const nvs_gemm_args &parameters, const store_place &at, const float4 (&own)[S::OWN])
-{
-    constexpr int RUN = store_shape<S>::RUN;
-    if (__builtin_expect(!at.runs, 0)) {
-        store_own_in_pieces<S>(parameters, at, own);
-        return;
-    }
 #pragma unroll
     for (int r = 0; r < S::LANE_ROWS; ++r) {
         float run[RUN];
@@ -143,8 +110,81 @@ store_own(const nvs_gemm_args &parameters, const store_place &at, const float4 (
         for (int c = 0; c < RUN; ++c)
             run[c] = own_element<S>(own, r, c);
         if (at.row + r < at.rows && at.column < at.columns)
-            store_run(at.first + r * parameters.out_stride_m, run, at.alpha);
+            store(at.first + r * args.out_stride_m * out_element_bytes(args), run);
     }
+}
+
+/* A pair of rows at a time, where row_pairs_are_words(). */
+template <class S>
+NVS_DEVICE void
+store_row_pairs(const nvs_gemm_args &args, const store_place &at, const float4 (&own)[S::OWN],
+                bool is_fp16)
+{
+#pragma unroll
+    for (int c = 0; c < store_shape<S>::RUN; ++c) {
+        const uint32_t word[1] = {scaled_word(own_element<S>(own, 0, c),
+                                              own_element<S>(own, S::LANE_ROWS - 1, c), at.alpha,
+                                              is_fp16)};
+        if (at.row < at.rows && at.column + c < at.columns)
+            store_words(at.first + c * args.out_stride_n * 2, word);
+    }
+}
+
+/* Any output type, stride and alignment. */
+template <class S>
+NVS_DEVICE void
+store_elements(const nvs_gemm_args &args, const store_place &at, const float4 (&own)[S::OWN])
+{
+#pragma unroll
+    for (int r = 0; r < S::LANE_ROWS; ++r)
+#pragma unroll
+        for (int c = 0; c < store_shape<S>::RUN; ++c)
+            if (at.row + r < at.rows && at.column + c < at.columns)
+                store_value(args,
+                            (at.row + r) * args.out_stride_m + (at.column + c) * args.out_stride_n,
+                            scaled(own_element<S>(own, r, c), at.alpha));
+}
+
+template <class S>
+struct own_vectors {
+    float4 v[S::OWN];
+};
+
+/* What is not a row-major bf16 C with aligned rows; not inlined, or ptxas moves the usual case out of
+ * the straight line. */
+template <class S>
+static __device__ __noinline__ void
+store_own_otherwise(const nvs_gemm_args &args, const store_place at, const own_vectors<S> vectors)
+{
+    const float4(&own)[S::OWN] = vectors.v;
+    using run = const float(&)[store_shape<S>::RUN];
+    const bool is_fp16 = args.out_dtype == NVS_OUT_FP16;
+    if (at.row_pairs)
+        store_row_pairs<S>(args, at, own, is_fp16);
+    else if (!at.runs)
+        store_elements<S>(args, at, own);
+    else if (is_fp16)
+        for_each_run<S>(args, at, own,
+                        [&](uint8_t *to, run x) { store_run(to, x, at.alpha, true); });
+    else
+        for_each_run<S>(args, at, own,
+                        [&](uint8_t *to, run x) { store_run_fp32(to, x, at.alpha); });
+}
+
+template <class S>
+NVS_DEVICE void
+store_own(const nvs_gemm_args &args, const store_place &at, const float4 (&own)[S::OWN])
+{
+    using run = const float(&)[store_shape<S>::RUN];
+    if (__builtin_expect(!at.bf16_runs, 0)) {
+        own_vectors<S> vectors;
+#pragma unroll
+        for (int o = 0; o < S::OWN; ++o)
+            vectors.v[o] = own[o];
+        store_own_otherwise<S>(args, at, vectors);
+        return;
+    }
+    for_each_run<S>(args, at, own, [&](uint8_t *to, run x) { store_run(to, x, at.alpha, false); });
 }
 
 /* Adds the two blocks' sums in rank order. The lower half of the parts holds what block 0 is to
