@@ -133,14 +133,20 @@ struct b_share {
     uint32_t scale[UNITS][2];
 };
 
+/* The first of this warp's eight rows of each 32 of an f16 tile. */
+NVS_DEVICE uint32_t
+first_b_row(void)
+{
+    return threadIdx.x % PART_THREADS / 32 * 8;
+}
+
 /* Where a thread's share of BN columns goes in a superslab's f16 tile of TILE_BN columns. `tile`
  * points at the first of the BN. */
 template <int TILE_BN>
 NVS_DEVICE b_chunks
 place_b_share(uint32_t tile, const b_place &at)
 {
-    const uint32_t row = threadIdx.x % PART_THREADS / 32 * 8 + at.row;
-    return place_chunks<TILE_BN>(tile + row * 128, at);
+    return place_chunks<TILE_BN>(tile + (first_b_row() + at.row) * 128, at);
 }
 
 /* To that place, `offset` bytes on. */

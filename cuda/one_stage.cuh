@@ -55,7 +55,7 @@ place_b_copy(uint32_t tile, uint32_t scales, const b_place &at)
 {
     b_copy<BN, N> copy;
     copy.scales = scales + threadIdx.x / 32 * copy.WARP_SCALES;
-    copy.codes = tile + (threadIdx.x % PART_THREADS / 32 * 8 + at.row) * 128 + at.chunk * 16;
+    copy.codes = tile + (first_b_row() + at.row) * 128 + at.chunk * 16;
     copy.scale = copy.scales + at.row * copy.SCALE_PITCH + at.chunk / 2 * 4;
     return copy;
 }
@@ -66,8 +66,8 @@ NVS_DEVICE void
 copy_b_scales(const nvs_gemm_args &args, uint32_t column0, uint32_t k, const b_copy<BN, N> &copy)
 {
     const uint32_t lane = threadIdx.x % 32, superslab = lane % N, row = lane / N;
-    const uint32_t tile_row = threadIdx.x % PART_THREADS / 32 * 8 + row % 8 + row / 8 * 32;
-    const uint32_t column = min(column0 + column_at<RUN>(tile_row), (uint32_t)args.n - 1);
+    const uint32_t b_row = first_b_row() + row % 8 + row / 8 * 32; /* of the f16 tile */
+    const uint32_t column = min(column0 + column_at<RUN>(b_row), (uint32_t)args.n - 1);
     k += superslab * SUPERSLAB;
     cp_async_16_if(row < 8 * copy.UNITS, copy.scales + row * copy.SCALE_PITCH + superslab * 16,
                    args.b_scale + (uint64_t)column * (uint32_t)args.b_scale_ld + k / 16,
@@ -82,8 +82,8 @@ copy_b(const nvs_gemm_args &parameters, uint32_t column0, uint32_t k, const b_pl
        const b_copy<BN, N> &copy)
 {
     const nvs_gemm_args args = load_b_args(parameters);
-    const uint32_t row = threadIdx.x % PART_THREADS / 32 * 8 + at.row; /* of the f16 tile */
-    const uint32_t column = column0 + column_at<RUN>(row), last = (uint32_t)args.n - 1;
+    const uint32_t column = column0 + column_at<RUN>(first_b_row() + at.row),
+                   last = (uint32_t)args.n - 1;
     const uint8_t *codes = args.b_fp4 + k / 2 + at.chunk * 16;
 #pragma unroll
     for (int s = 0; s < N; ++s) {

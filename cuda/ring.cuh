@@ -68,9 +68,8 @@ template <int RUN>
 NVS_DEVICE b_walk<RUN>
 start_walk(const nvs_gemm_args &args, uint32_t column0, uint32_t k, const b_place &at)
 {
-    const uint32_t row = threadIdx.x % PART_THREADS / 32 * 8 + at.row; /* of the f16 tile */
     return {args.b_fp4 + k / 2 + at.chunk * 16, args.b_scale + k / 16 + at.chunk / 2 * 4,
-            column0 + column_at<RUN>(row), k};
+            column0 + column_at<RUN>(first_b_row() + at.row), k};
 }
 
 /* A superslab; the next one is `columns` on. Columns of C past the last read the last one; past K
