@@ -102,15 +102,11 @@ extern "C" __global__ void __launch_bounds__(GROUP_THREADS, 1)
     nvs_gemm_sm90_m128n64_ring(const __grid_constant__ nvs_gemm_args args,
                                const __grid_constant__ nvs_a_maps maps)
 {
-    __shared__ __align__(8) uint64_t mbarriers[shape::SLOTS * SLOT_BARRIERS / 8 + 1];
+    __shared__ __align__(8) uint64_t mbarriers[EXCHANGE<shape> / 8 + 1];
     const uint32_t barriers = shared_address(mbarriers);
-    const uint32_t exchange = barriers + shape::SLOTS * SLOT_BARRIERS;
     const block_place block = place_block<shape>();
     if (threadIdx.x >= WORKERS) {
-        setmaxnreg_dec<ISSUER_REGISTERS>();
-        if (threadIdx.x < WORKERS + 32)
-            fill_ring<shape>(maps, block.shared, barriers, block.row0, block.k0,
-                             stages_of(block.rank, (uint32_t)args.k));
+        fill_ring<shape>(args, maps, block, barriers);
         return;
     }
     const b_place at = place_b();
@@ -135,6 +131,7 @@ extern "C" __global__ void __launch_bounds__(GROUP_THREADS, 1)
         block.column0 + store_shape<shape>::RUN * (4 * (2 * ki + block.rank) + lane % 4));
     float4 kept[shape::KEPT], own[shape::OWN];
     add_halves(block.shared, ki, mi, sum, kept);
-    exchange_halves<shape>(block.shared + shape::RECEIVED, exchange, block.rank, kept, own);
+    exchange_halves<shape>(block.shared + shape::RECEIVED, barriers + EXCHANGE<shape>, block.rank,
+                           kept, own);
     store_own<shape>(args, store, own);
 }

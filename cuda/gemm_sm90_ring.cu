@@ -70,15 +70,11 @@ template <class S>
 NVS_DEVICE void
 gemm(const nvs_gemm_args &args, const nvs_a_maps &maps)
 {
-    __shared__ __align__(8) uint64_t mbarriers[S::SLOTS * SLOT_BARRIERS / 8 + 1];
+    __shared__ __align__(8) uint64_t mbarriers[EXCHANGE<S> / 8 + 1];
     const uint32_t barriers = shared_address(mbarriers);
-    const uint32_t exchange = barriers + S::SLOTS * SLOT_BARRIERS;
     const block_place block = place_block<S>();
     if (threadIdx.x >= WORKERS) {
-        setmaxnreg_dec<ISSUER_REGISTERS>();
-        if (threadIdx.x < WORKERS + 32)
-            fill_ring<S>(maps, block.shared, barriers, block.row0, block.k0,
-                         stages_of(block.rank, (uint32_t)args.k));
+        fill_ring<S>(args, maps, block, barriers);
         return;
     }
     const b_place at = place_b();
@@ -101,7 +97,7 @@ gemm(const nvs_gemm_args &args, const nvs_a_maps &maps)
         args, block.row0 + row, block.column0 + store_shape<S>::RUN * (4 * part + lane % 4));
     float4 own[S::OWN];
     add_parts<S>(block.shared, S::TILE_BYTES, part, sum, own);
-    if (add_blocks<S>(block.shared + S::RECEIVED, exchange, block.rank, part, own))
+    if (add_blocks<S>(block.shared + S::RECEIVED, barriers + EXCHANGE<S>, block.rank, part, own))
         store_own<S>(args, store, own);
 }
 

@@ -174,7 +174,7 @@ bar_sync(int id, int threads)
     asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
-/* Zero, which no compiler knows. */
+/* Zero, which no compiler knows: see load_args(). There are fewer than 2^16 threads in a block. */
 NVS_DEVICE uint32_t
 opaque_zero(void)
 {
@@ -297,7 +297,7 @@ cp_async_16(uint32_t shared, const void *global, bool inside)
                  : "memory");
 }
 
-/* The same by threads that are `active`. */
+/* cp_async_16() by threads that are `active`, without a branch. */
 NVS_DEVICE void
 cp_async_16_if(bool active, uint32_t shared, const void *global, bool inside)
 {
@@ -307,7 +307,7 @@ cp_async_16_if(bool active, uint32_t shared, const void *global, bool inside)
                  : "memory");
 }
 
-/* The same where the copies that take the rest of the 128-byte line are another warp's. */
+/* cp_async_16() where the copies that take the rest of the 128-byte line are another warp's. */
 NVS_DEVICE void
 cp_async_16_of_line(uint32_t shared, const void *global, bool inside)
 {

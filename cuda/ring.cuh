@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The ring of A for kernels whose two blocks take turns along K, a stage of 1024 columns each: a
- * warp of its own fills slots by TMA as they come free. A shape S says the tile's rows (BM), how
+ * The operands of kernels whose two blocks take turns along K, a stage of 1024 columns each: a ring
+ * of A, whose slots a warp of its own fills by TMA as they come free, and each thread's walk along
+ * its share of B. A shape S says the tile's rows (BM), how
  * many SLOTS there are, where the first one is (A), and what the blocks exchange (EXCHANGE_BYTES).
  */
 #pragma once
@@ -16,6 +17,10 @@ static constexpr int WORKER_REGISTERS = 112, ISSUER_REGISTERS = 24;
 /* A slot's mbarriers: two for the halves of A, then one for all warps that have read it. */
 static constexpr int EMPTY = 16, SLOT_BARRIERS = 24;
 
+/* Byte offset of the mbarrier behind those of the slots: what the other block sends. */
+template <class S>
+static constexpr int EXCHANGE = SLOT_BARRIERS *S::SLOTS;
+
 /* Stages of block `rank`: 0, 2, 4 and on, or 1, 3, 5. */
 NVS_DEVICE uint32_t
 stages_of(uint32_t rank, uint32_t k)
@@ -23,14 +28,19 @@ stages_of(uint32_t rank, uint32_t k)
     return ((k + BLOCK_K - 1) / BLOCK_K + 1 - rank) / 2;
 }
 
-/* The warp that issues TMA. */
+/* The warpgroup of the warp that issues TMA: it hands its registers back. */
 template <class S>
 NVS_DEVICE void
-fill_ring(const nvs_a_maps &maps, uint32_t shared, uint32_t barriers, uint32_t row0, uint32_t k0,
-          uint32_t stages)
+fill_ring(const nvs_gemm_args &args, const nvs_a_maps &maps, const block_place &block,
+          uint32_t barriers)
 {
+    setmaxnreg_dec<ISSUER_REGISTERS>();
+    if (threadIdx.x >= WORKERS + 32)
+        return;
     const bool issues = threadIdx.x % 32 == 0;
-    const uint32_t exchange = barriers + S::SLOTS * SLOT_BARRIERS;
+    const uint32_t exchange = barriers + EXCHANGE<S>;
+    const uint32_t stages = stages_of(block.rank, (uint32_t)args.k);
+    uint32_t k0 = block.k0;
     if (issues) {
 #pragma unroll
         for (int slot = 0; slot < S::SLOTS; ++slot) {
@@ -51,8 +61,8 @@ fill_ring(const nvs_a_maps &maps, uint32_t shared, uint32_t barriers, uint32_t r
         const uint32_t slot_barriers = barriers + slot * SLOT_BARRIERS;
         if (round > 0)
             mbarrier_wait(slot_barriers + EMPTY, (round - 1) & 1);
-        fetch_a_stage<S::BM>(maps, shared + S::A + slot * a_tile<S::BM>::BYTES, slot_barriers, row0,
-                             k0);
+        fetch_a_stage<S::BM>(maps, block.shared + S::A + slot * a_tile<S::BM>::BYTES, slot_barriers,
+                             block.row0, k0);
     }
 }
 
