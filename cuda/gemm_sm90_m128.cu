@@ -11,9 +11,10 @@
 #include "one_stage.cuh"
 
 struct shape {
-    static constexpr int BM = 128, BN = 64, LANE_ROWS = 2;
+    static constexpr int BM = 128, BN = 64, LANE_ROWS = 2, LEAD = 6;
     static constexpr int VECTORS = BN / 8, OWN = VECTORS / 2; /* of a thread's sums; half stays */
-    static constexpr int VECTOR_BYTES = WORKERS * 16, EXCHANGE_BYTES = OWN * VECTOR_BYTES;
+    static constexpr int VECTOR_BYTES = WORKERS * 16, EXCHANGES = 2;
+    static constexpr int EXCHANGE_BYTES = OWN * VECTOR_BYTES;
     static constexpr int TILE_BYTES = SLABS * BN * 128, A = 4 * TILE_BYTES; /* byte offsets */
     static constexpr int RECEIVED = A + a_tile<BM>::BYTES, SCALES = RECEIVED + EXCHANGE_BYTES;
     static_assert(1024 + SCALES + b_copy<BN / 2, 4>::SCALE_BYTES == NVS_SM90_M128N64_SHARED,
@@ -56,12 +57,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     float sum[S::BN / 2] = {};
     mbarrier_wait(barriers, 0);
     mbarrier_wait(barriers + 8, 0);
-    multiply_superslabs<S, 4>(at.a, at.transpose, swizzle128_descriptor(block.shared), TILES_READY,
-                              WORKERS, sum);
+    multiply_superslabs<S, 4>(at.a, at.transpose, swizzle128_descriptor(block.shared), part,
+                              TILES_READY, WORKERS, sum);
     float4 all[S::VECTORS], own[S::OWN];
 #pragma unroll
     for (int v = 0; v < S::VECTORS; ++v)
         all[v] = vector_of<S>(sum, v);
-    exchange_halves<S>(block.shared + S::RECEIVED, barriers + EXCHANGE, block.rank, all, own);
+    exchange_halves<S>(block.shared + S::RECEIVED, barriers + EXCHANGE + 8 * part, block.rank, all,
+                       own);
     store_own<S>(args, store, own);
 }

@@ -4,9 +4,10 @@
  * first MMA.
  *
  * A cluster of two blocks computes BM rows x BN columns of C; each takes 1024 columns of K, and
- * each of its two parts (warpgroups) 512 of those. A warp copies what it decodes of B; A comes by TMA,
- * and the first part decodes while the other's half is still on its way. From landing to MMA no
- * barrier is wider than a part. K is permuted as superslab.cuh says. With 32 rows a warp holds eight, and the other half of its MMA is zeros.
+ * each of its two parts (warpgroups) 512 of those. A warp copies what it decodes of B; A comes by
+ * TMA, and the first part decodes while the other's half is still on its way. From landing to MMA
+ * no barrier is wider than a part. K is permuted as superslab.cuh says. With 32 rows a warp holds
+ * eight, and the other half of its MMA is zeros.
  *
  * Straight-line code: a jump over instructions that are not there yet costs more than many
  * instructions. So K comes in whole superslabs, and scales by aligned 16 bytes.
@@ -16,7 +17,7 @@
 template <int BM_, int BN_>
 struct shape {
     static constexpr int BM = BM_, BN = BN_, WG_K = 2, PART_THREADS = ::PART_THREADS;
-    static constexpr int LANE_ROWS = BM / 32;
+    static constexpr int LANE_ROWS = BM / 32, LEAD = 0, EXCHANGES = 1;
 
     /* tile_sum.cuh: the sums as vectors, a part's share of them. */
     static constexpr int VECTORS = BN / 16 * LANE_ROWS, OWN = VECTORS / WG_K;
@@ -69,7 +70,7 @@ gemm(const nvs_gemm_args &args, const nvs_a_maps &maps)
     mbarrier_wait(barriers, 0);
     mbarrier_wait(barriers + part * 8, 0);
     float sum[S::BN / 2] = {};
-    multiply_superslabs<S, 2>(at.a, at.transpose, swizzle128_descriptor(tiles), 1 + part,
+    multiply_superslabs<S, 2>(at.a, at.transpose, swizzle128_descriptor(tiles), part, 1 + part,
                               PART_THREADS, sum);
     float4 own[S::OWN];
     add_parts<S>(block.shared + S::SUMS, S::PART_SUMS, part, sum, own);

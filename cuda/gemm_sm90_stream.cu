@@ -2,13 +2,17 @@
  *
  * Sparse weights and few tokens: any number of rows of A, at most 16 columns of C. A is read once,
  * as fast as memory gives it: one block per SM walks tiles of 16 rows, and each of its 8 warps
- * copies its own slabs of A through a ring of its own in shared memory, several slabs ahead and
- * across tiles, so that loads do not wait at the block's barriers.
+ * copies its own slabs of A through a ring of its own in shared memory, several ahead and across
+ * tiles, so that loads do not wait at the block's barriers.
  *
- * Warp w owns the slabs w, w + 8, ... of K, of A and of B. Its slabs of B come in once, each beside
- * the first slab of A that needs it, and stay as they are. Tiles go in groups: a slab of B is
- * decoded once for all tiles of a group, and a warp's sums of these wait in shared memory for its
- * next slab. At the end of a group the block adds its warps' sums in warp order and stores.
+ * A warp's slabs of B come in once, each beside the first slab of A that needs it, and stay as they
+ * are. Tiles go in groups: a slab of B is decoded once for all tiles of a group, and a warp's sums
+ * of these wait in shared memory for its next slab. At the end of a group the block adds its warps'
+ * sums in warp order and stores.
+ *
+ * The kernels for much of A take two neighbouring slabs at a time, whole lines of 128 bytes: half as
+ * many requests to L2. Where there is little, one at a time does better: the first ones are decoded
+ * earlier, and more warps have some.
  */
 #include "epilogue.cuh"
 #include "gemm_args.h"
@@ -17,21 +21,40 @@
 static constexpr int WARPS = 8, THREADS = 32 * WARPS;
 static constexpr int TILE_M = 16;
 
-/* Bytes of a slab's row, and offsets in a slab. The rows of A stand as dense as they can: lane
- * L = 4g + q finds its 16 or 4 bytes of row g at the L-th place. In a row of B chunk c of 16 bytes
- * stands at place c ^ row, or all rows would start at the same bank. */
-static constexpr int A_ROW = SLAB_K / 4, B_ROW = SLAB_K / 2, SCALE_ROW = SLAB_K / 16;
-static constexpr int META = TILE_M * A_ROW, A_SCALE = 2 * META;
-static constexpr int A_SLAB = A_SCALE + TILE_M * SCALE_ROW;
+/* Bytes of a slab's row of B; chunk c of 16 bytes stands at place c ^ row, or all rows would start
+ * at the same bank. */
+static constexpr int B_ROW = SLAB_K / 2, A_SLAB_ROW = SLAB_K / 4, SCALE_ROW = SLAB_K / 16;
 template <int N_TILES>
 static constexpr int B_SCALE = N_TILES * 8 * B_ROW;
 template <int N_TILES>
 static constexpr int B_SLAB = B_SCALE<N_TILES> + N_TILES * 8 * SCALE_ROW;
 
-/* Parts of shared memory. DEPTH: slabs in a warp's ring. GROUP: tiles in a group. */
-template <int N_TILES, int DEPTH, int GROUP>
+/* SLABS of A side by side, which a warp copies at a time, in shared memory: bytes of a row, offsets.
+ * With one slab, lane L = 4g + q finds its 16 bytes of row g at the L-th place. With two, a row is a
+ * line, and odd rows swap the slabs, so that eight lanes meet all banks. */
+template <int SLABS>
+struct a_slabs {
+    static constexpr int ROW = SLABS * A_SLAB_ROW, SCALE = SLABS * SCALE_ROW;
+    static constexpr int META = TILE_M * ROW, SCALES = 2 * META, BYTES = SCALES + TILE_M * SCALE;
+    static_assert(SLABS == 1 || SLABS == 2, "what place() and scale_place() know");
+
+    static NVS_MEMBER uint32_t
+    place(uint32_t row, uint32_t chunk)
+    {
+        return row * ROW + (chunk ^ (SLABS == 2 ? (row & 1) << 2 : 0)) * 16;
+    }
+
+    static NVS_MEMBER uint32_t
+    scale_place(uint32_t row, uint32_t slab)
+    {
+        return SCALES + row * SCALE + (slab ^ (SLABS == 2 ? row >> 2 & 1 : 0)) * SCALE_ROW;
+    }
+};
+
+/* Parts of shared memory. DEPTH: copies in a warp's ring. GROUP: tiles in a group. */
+template <int SLABS, int N_TILES, int DEPTH, int GROUP>
 struct parts {
-    static constexpr int WARP_RING = DEPTH * A_SLAB;
+    static constexpr int WARP_RING = DEPTH * a_slabs<SLABS>::BYTES;
     static constexpr int TILE_SUMS = N_TILES * 512, WARP_SUMS = GROUP * TILE_SUMS;
     static constexpr int SUMS = WARPS * WARP_RING, B = SUMS + WARPS * WARP_SUMS;
 };
@@ -42,43 +65,68 @@ struct walk {
     uint32_t tiles, slabs;      /* of all */
     uint32_t tile_step;         /* from a tile of this block to its next */
     uint32_t stride;            /* from a group of it to the next */
+    uint32_t first;             /* the warp's first slab */
     uint32_t group, slab, tile; /* group: its first tile */
 };
 
+template <int SLABS>
+NVS_DEVICE walk
+start_walk(const nvs_gemm_args &args, uint32_t tiles_in_group)
+{
+    walk at;
+    at.tiles = ((uint32_t)args.m + TILE_M - 1) / TILE_M;
+    at.slabs = (uint32_t)args.k / SLAB_K;
+    at.tile_step = gridDim.x;
+    at.stride = tiles_in_group * gridDim.x;
+    at.first = at.slab = threadIdx.x / 32 * SLABS;
+    at.group = at.tile = blockIdx.x;
+    return at;
+}
+
+template <int SLABS>
 NVS_DEVICE void
 advance(walk &at)
 {
     at.tile += at.tile_step;
     if (at.tile < at.tiles && at.tile < at.group + at.stride)
         return;
-    at.slab += WARPS;
+    at.slab += WARPS * SLABS;
     if (at.slab >= at.slabs) {
-        at.slab = threadIdx.x / 32;
+        at.slab = at.first;
         at.group += at.stride;
     }
     at.tile = at.group;
 }
 
-/* A warp's slab of A. Rows past the last are zeros. */
+/* A warp's SLABS of A. Rows past the last, and slabs past K, are zeros. */
+template <int SLABS>
 NVS_DEVICE void
 copy_a(const nvs_gemm_args &args, const walk &at, uint32_t slot)
 {
+    using A = a_slabs<SLABS>;
+    constexpr int CHUNKS = A::ROW / 16, ROWS = 32 / CHUNKS; /* of a row; a copy's rows */
     const uint32_t lane = threadIdx.x % 32, m = (uint32_t)args.m;
     const uint32_t vals_ld = (uint32_t)args.a_vals_ld, meta_ld = (uint32_t)args.a_meta_ld;
-    const uint32_t row = at.tile * TILE_M + lane / 4, scale_row = at.tile * TILE_M + lane;
-    const uint32_t byte = at.slab * A_ROW + lane % 4 * 16;
+    const uint32_t row = at.tile * TILE_M + lane / CHUNKS;
+    const uint32_t byte = at.slab * A_SLAB_ROW + lane % CHUNKS * 16;
+    const uint32_t rows = SLABS == 1 || byte < (uint32_t)args.k / 4 ? m : 0;
     const uint8_t *vals = args.a_vals + byte + (uint64_t)row * vals_ld;
     const uint8_t *meta = args.a_meta + byte + (uint64_t)row * meta_ld;
-    const uint32_t to = slot + lane * 16;
-    cp_async_16_of_line(to, vals, row < m);
-    cp_async_16_of_line(to + META, meta, row < m);
-    cp_async_16_of_line(to + 8 * A_ROW, vals + 8 * (uint64_t)vals_ld, row + 8 < m);
-    cp_async_16_of_line(to + META + 8 * A_ROW, meta + 8 * (uint64_t)meta_ld, row + 8 < m);
-    if (lane < TILE_M)
-        cp_async_16_of_line(to + A_SCALE,
-                            args.a_scale + at.slab * SCALE_ROW +
-                                (uint64_t)scale_row * (uint32_t)args.a_scale_ld,
-                            scale_row < m);
+    const uint32_t to = slot + A::place(lane / CHUNKS, lane % CHUNKS);
+#pragma unroll
+    for (int r = 0; r < TILE_M; r += ROWS) {
+        cp_async_16_of_line(to + r * A::ROW, vals, row + r < rows);
+        cp_async_16_of_line(to + r * A::ROW + A::META, meta, row + r < rows);
+        vals += ROWS * (uint64_t)vals_ld;
+        meta += ROWS * (uint64_t)meta_ld;
+    }
+    const uint32_t scale_row = lane / SLABS, scale_byte = at.slab * SCALE_ROW + lane % SLABS * 16;
+    if (lane < TILE_M * SLABS)
+        cp_async_16_of_line(
+            slot + A::scale_place(scale_row, lane % SLABS),
+            args.a_scale + scale_byte +
+                (uint64_t)(at.tile * TILE_M + scale_row) * (uint32_t)args.a_scale_ld,
+            at.tile * TILE_M + scale_row < m && (SLABS == 1 || scale_byte < (uint32_t)args.k / 16));
 }
 
 /* A warp's slab of B. Columns past the last are zeros. */
@@ -138,16 +186,19 @@ struct a_share {
     uint32_t scales[2];
 };
 
+template <int SLABS>
 NVS_DEVICE a_share
-load_a(uint32_t slot)
+load_a(uint32_t slot, uint32_t slab)
 {
-    const uint32_t lane = threadIdx.x % 32;
+    using A = a_slabs<SLABS>;
+    const uint32_t g = threadIdx.x % 32 / 4, q = threadIdx.x % 4;
     a_share a;
 #pragma unroll
-    for (int r = 0; r < 2; ++r) {
-        a.meta[r] = ld_shared_v4(slot + META + 8 * r * A_ROW + lane * 16);
-        a.vals[r] = ld_shared_v4(slot + 8 * r * A_ROW + lane * 16);
-        a.scales[r] = ld_shared_u32(slot + A_SCALE + 8 * r * SCALE_ROW + lane * 4);
+    for (int r = 0; r < 2; ++r) { /* eight rows on, places are as here */
+        const uint32_t vals = slot + 8 * r * A::ROW + A::place(g, slab * 4 + q);
+        a.meta[r] = ld_shared_v4(vals + A::META);
+        a.vals[r] = ld_shared_v4(vals);
+        a.scales[r] = ld_shared_u32(slot + 8 * r * A::SCALE + A::scale_place(g, slab) + q * 4);
     }
     return a;
 }
@@ -210,7 +261,7 @@ template <int N_TILES, int GROUP>
 NVS_DEVICE void
 reduce_and_store(const nvs_gemm_args &args, const walk &at, uint32_t sums)
 {
-    using P = parts<N_TILES, 1, GROUP>;
+    using P = parts<1, N_TILES, 1, GROUP>;
     constexpr int ELEMENTS = TILE_M * 8 * N_TILES;
     const uint32_t row = threadIdx.x % TILE_M, column = threadIdx.x % ELEMENTS / TILE_M;
     const uint32_t register_of_lane = row / 8 * 2 + column % 2;
@@ -229,66 +280,92 @@ reduce_and_store(const nvs_gemm_args &args, const walk &at, uint32_t sums)
     }
 }
 
-template <int N_TILES, int DEPTH, int GROUP>
+/* A warp's B registers of SLABS slabs from `slab` on; of those past the last, zeros. */
+template <int SLABS, int N_TILES>
+NVS_DEVICE void
+decode_b_slabs(uint32_t shared_b, uint32_t slab, uint32_t slabs,
+               uint32_t (&b)[SLABS][N_TILES][BLOCKS][2][4])
+{
+#pragma unroll
+    for (int j = 0; j < SLABS; ++j)
+        if (j == 0 || slab + j < slabs)
+            decode_b<N_TILES>(shared_b + (slab + j) * B_SLAB<N_TILES>, b[j]);
+        else
+            memset(b[j], 0, sizeof(b[j]));
+}
+
+/* The next copy of A into slot `to`, if there is one, and B if that is the first to need it; one
+ * group of copies either way. */
+template <int SLABS, int N_TILES>
+NVS_DEVICE void
+copy_next(const nvs_gemm_args &args, walk &ahead, uint32_t shared_b, uint32_t to)
+{
+    if (ahead.group < ahead.tiles && ahead.first < ahead.slabs) {
+        if (ahead.tile == blockIdx.x)
+#pragma unroll
+            for (int j = 0; j < SLABS; ++j)
+                if (j == 0 || ahead.slab + j < ahead.slabs)
+                    copy_b<N_TILES>(args, ahead.slab + j,
+                                    shared_b + (ahead.slab + j) * B_SLAB<N_TILES>);
+        copy_a<SLABS>(args, ahead, to);
+        advance<SLABS>(ahead);
+    }
+    cp_async_commit_group();
+}
+
+template <int SLABS, int N_TILES, int DEPTH, int GROUP>
 NVS_DEVICE void
 gemm(const nvs_gemm_args &parameters)
 {
-    using P = parts<N_TILES, DEPTH, GROUP>;
+    using P = parts<SLABS, N_TILES, DEPTH, GROUP>;
+    constexpr int A_BYTES = a_slabs<SLABS>::BYTES;
+    constexpr bool LATE = SLABS * N_TILES > 2; /* registers are scarce */
     nvs_gemm_args args = load_args(parameters);
     extern __shared__ __align__(128) uint8_t dynamic_shared[];
-    const uint32_t shared = shared_address(dynamic_shared);
+    const uint32_t shared = shared_address(dynamic_shared), shared_b = shared + P::B;
     const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const uint32_t ring = shared + warp * P::WARP_RING, end_of_ring = ring + P::WARP_RING;
     const uint32_t sums = shared + P::SUMS + warp * P::WARP_SUMS + place_of_sums(lane) * 16;
     const quad_transpose transpose = quad_transpose_of(lane % 4);
-    walk at;
-    at.tiles = ((uint32_t)args.m + TILE_M - 1) / TILE_M;
-    at.slabs = (uint32_t)args.k / SLAB_K;
-    at.tile_step = gridDim.x;
-    at.stride = GROUP * gridDim.x;
-    at.group = at.tile = blockIdx.x;
-    at.slab = warp;
-    walk ahead = at;
-    /* The next slab, if there is one; one group of copies either way. */
-    const auto copy_next = [&](uint32_t to) {
-        if (ahead.group < ahead.tiles && warp < ahead.slabs) {
-            if (ahead.tile == blockIdx.x)
-                copy_b<N_TILES>(args, ahead.slab, shared + P::B + ahead.slab * B_SLAB<N_TILES>);
-            copy_a(args, ahead, to);
-            advance(ahead);
-        }
-        cp_async_commit_group();
-    };
+    walk at = start_walk<SLABS>(args, GROUP), ahead = at;
 #pragma unroll 1
-    for (uint32_t slot = ring; slot < end_of_ring - A_SLAB; slot += A_SLAB)
-        copy_next(slot);
+    for (uint32_t slot = ring; slot < end_of_ring - A_BYTES; slot += A_BYTES)
+        copy_next<SLABS, N_TILES>(args, ahead, shared_b, slot);
     args.alpha = load_alpha(args);
     args.alpha_ptr = nullptr;
-    if (warp >= at.slabs)
+    if (at.first >= at.slabs)
         for (int t = 0; t < P::WARP_SUMS; t += 512)
             st_shared_v4(sums + t, 0.f, 0.f, 0.f, 0.f);
-    uint32_t slot = ring, last_slot = end_of_ring - A_SLAB;
-    uint32_t b[N_TILES][BLOCKS][2][4], decoded = at.slabs; /* the slab that is in b, none yet */
+    uint32_t slot = ring, last_slot = end_of_ring - A_BYTES;
+    uint32_t b[SLABS][N_TILES][BLOCKS][2][4], decoded = at.slabs; /* which is in b; none yet */
     for (; at.group < at.tiles; at.group += at.stride) {
-        for (at.slab = warp; at.slab < at.slabs; at.slab += WARPS) {
+        for (at.slab = at.first; at.slab < at.slabs; at.slab += WARPS * SLABS) {
             uint32_t sums_at = sums;
             for (at.tile = at.group; at.tile < at.tiles && at.tile < at.group + at.stride;
                  at.tile += at.tile_step) {
                 float sum[N_TILES][4] = {};
                 cp_async_wait_group<DEPTH - 2>();
                 __syncwarp();
-                const a_share a = load_a(slot);
-                if (at.slab != warp)
+                a_share a[SLABS];
+#pragma unroll
+                for (int j = 0; j < (LATE ? 1 : SLABS); ++j)
+                    a[j] = load_a<SLABS>(slot, j);
+                if (at.slab != at.first)
                     load_sums<N_TILES>(sums_at, sum);
-                copy_next(last_slot);
+                copy_next<SLABS, N_TILES>(args, ahead, shared_b, last_slot);
                 if (at.slab != decoded)
-                    decode_b<N_TILES>(shared + P::B + at.slab * B_SLAB<N_TILES>, b);
+                    decode_b_slabs<SLABS, N_TILES>(shared_b, at.slab, at.slabs, b);
                 decoded = at.slab;
-                multiply<N_TILES>(a, transpose, b, sum);
+#pragma unroll
+                for (int j = 0; j < SLABS; ++j) {
+                    if (LATE && j > 0)
+                        a[j] = load_a<SLABS>(slot, j);
+                    multiply<N_TILES>(a[j], transpose, b[j], sum);
+                }
                 store_sums<N_TILES>(sums_at, sum);
                 sums_at += P::TILE_SUMS;
                 last_slot = slot;
-                slot = slot + A_SLAB == end_of_ring ? ring : slot + A_SLAB;
+                slot = slot + A_BYTES == end_of_ring ? ring : slot + A_BYTES;
             }
         }
         __syncthreads();
@@ -297,15 +374,18 @@ gemm(const nvs_gemm_args &parameters)
     }
 }
 
-#define KERNEL(NAME, N_TILES, DEPTH, GROUP, K_MAX, SHARED)                                         \
-    static_assert(parts<N_TILES, DEPTH, GROUP>::B + K_MAX / SLAB_K * B_SLAB<N_TILES> == SHARED,    \
+#define KERNEL(NAME, SLABS, N_TILES, DEPTH, GROUP, K_MAX, SHARED)                                  \
+    static_assert(parts<SLABS, N_TILES, DEPTH, GROUP>::B + K_MAX / SLAB_K * B_SLAB<N_TILES> ==     \
+                      SHARED,                                                                      \
                   "gemm_args.h");                                                                  \
     extern "C" __global__ void __launch_bounds__(THREADS, 1)                                       \
         NAME(const __grid_constant__ nvs_gemm_args args)                                           \
     {                                                                                              \
-        gemm<N_TILES, DEPTH, GROUP>(args);                                                         \
+        gemm<SLABS, N_TILES, DEPTH, GROUP>(args);                                                  \
     }
 
 /* K as long as shared memory allows. */
-KERNEL(nvs_gemm_sm90_stream8, 1, 6, 4, 23296, NVS_SM90_STREAM8_SHARED)
-KERNEL(nvs_gemm_sm90_stream16, 2, 6, 4, 9728, NVS_SM90_STREAM16_SHARED)
+KERNEL(nvs_gemm_sm90_stream8, 1, 1, 6, 4, 23296, NVS_SM90_STREAM8_SHARED)
+KERNEL(nvs_gemm_sm90_stream16, 1, 2, 6, 4, 9728, NVS_SM90_STREAM16_SHARED)
+KERNEL(nvs_gemm_sm90_stream8_lines, 2, 1, 3, 4, 23296, NVS_SM90_STREAM8_SHARED)
+KERNEL(nvs_gemm_sm90_stream16_lines, 2, 2, 3, 4, 9728, NVS_SM90_STREAM16_SHARED)

@@ -13,10 +13,13 @@
 #include "tile_sum.cuh"
 
 static constexpr int WORKERS = 256, THREADS = WORKERS + 32;
-static constexpr int WINDOW = 8; /* slabs of A in registers, for MMAs under way */
+static constexpr int WINDOW = 8;        /* slabs of A in registers, for MMAs under way */
+static constexpr int AHEAD = 4;         /* of these decoded before their turn */
+static constexpr int LEAD_IS_TAKEN = 3; /* a named barrier */
 
-/* Byte offsets of a block's mbarriers: the halves of A, what the other block sends. */
-static constexpr int EXCHANGE = 16, BARRIER_BYTES = 24;
+/* Byte offsets of a block's mbarriers: the halves of A, what the other block sends (S::EXCHANGES:
+ * one, or one a part). */
+static constexpr int EXCHANGE = 16, BARRIER_BYTES = 32;
 
 /* The warp that issues TMA: A, from `a` on, and the mbarriers. */
 template <class S>
@@ -25,11 +28,14 @@ fetch_a(const nvs_a_maps &maps, uint32_t a, uint32_t barriers, uint32_t row0, ui
 {
     if (threadIdx.x % 32 == 0) {
 #pragma unroll
-        for (int b = 0; b < BARRIER_BYTES; b += 8)
+        for (int b = 0; b < EXCHANGE + 8 * S::EXCHANGES; b += 8)
             mbarrier_init(barriers + b, 1);
         fence_mbarrier_init_cluster();
         fetch_a_stage<S::BM>(maps, a, barriers, row0, k0);
-        mbarrier_arrive_expect_tx(barriers + EXCHANGE, S::EXCHANGE_BYTES);
+#pragma unroll
+        for (int e = 0; e < S::EXCHANGES; ++e)
+            mbarrier_arrive_expect_tx(barriers + EXCHANGE + 8 * e,
+                                      S::EXCHANGE_BYTES / S::EXCHANGES);
     }
     announce_barriers<WORKERS>();
 }
@@ -104,29 +110,48 @@ copy_b(const nvs_gemm_args &parameters, uint32_t column0, uint32_t k, const b_pl
     }
 }
 
-/* To f16 tiles of TILE_BN columns that are neighbours, each as it arrives; `to` is in the first. */
+/* Superslab s of the copy, once it is there. */
+template <int TILE_BN, int BN, int N>
+NVS_DEVICE void
+read_b_copy(const b_copy<BN, N> &copy, int s, b_share<BN> &b)
+{
+    cp_async_wait_group(N - 1 - s);
+    __syncwarp();
+#pragma unroll
+    for (int u = 0; u < copy.UNITS; ++u)
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+            b.codes[u][r] = ld_shared_v4(copy.codes + s * TILE_BN * 128 + (32 * u + 4 * r) * 128);
+            b.scale[u][r] = ld_shared_u32(copy.scale + u * copy.UNIT_SCALES +
+                                          4 * r * copy.SCALE_PITCH + s * 16);
+        }
+}
+
+/* To f16 tiles of TILE_BN columns that are neighbours; `to` is in the first. Each superslab is read
+ * while the last row of the one before is decoded. */
 template <int TILE_BN, int BN, int N>
 NVS_DEVICE void
 decode_superslabs(const b_copy<BN, N> &copy, const b_chunks &to, const b_place &at)
 {
+    b_share<BN> b[2];
+    read_b_copy<TILE_BN>(copy, 0, b[0]);
 #pragma unroll
-    for (int s = 0; s < N; ++s) {
-        cp_async_wait_group(N - 1 - s);
-        __syncwarp();
-        b_share<BN> b;
+    for (int s = 0; s < N; ++s)
 #pragma unroll
-        for (int u = 0; u < copy.UNITS; ++u)
+        for (int u = 0; u < copy.UNITS; ++u) {
+            uint32_t scales[2];
+            decode_b_scales(b[s % 2].scale[u], at, scales);
 #pragma unroll
             for (int r = 0; r < 2; ++r) {
-                b.codes[u][r] = ld_shared_v4(copy.codes + s * TILE_BN * 128 +
-                                             (32 * u + 4 * r) * 128);
-                b.scale[u][r] = ld_shared_u32(copy.scale + u * copy.UNIT_SCALES +
-                                              4 * r * copy.SCALE_PITCH + s * 16);
+                const bool is_last = u == copy.UNITS - 1 && r == 1;
+                if (is_last && s < N - 1)
+                    read_b_copy<TILE_BN>(copy, s + 1, b[(s + 1) % 2]);
+                if (s == N - 1 && u == 0 && r == 0)
+                    __syncwarp(); /* now the copy is written over */
+                decode_b_row<TILE_BN>(b[s % 2].codes[u][r], scales[r], r, to,
+                                      s * SLABS * TILE_BN * 128 + 32 * u * 128);
             }
-        if (s == N - 1)
-            __syncwarp(); /* now the copy is written over */
-        decode_b_share<TILE_BN>(b, to, s * SLABS * TILE_BN * 128, at);
-    }
+        }
 }
 
 /* Where a worker finds its share of A and puts its share of B, and its constants. */
@@ -157,16 +182,56 @@ superslab_on(const a_place &at, int i)
     return {(at.vals ^ (i % 2 * 64)) + i / 2 * a_tile<ROWS>::HALF, at.scale ^ (i * 16)};
 }
 
-/* N superslabs of A, the first at `at`, against their tiles of B, which are neighbours. The `writers`
- * of the tiles meet here. All of A is read before the first MMA: the MMAs leave no bandwidth of
- * shared memory to others. */
+/* The slabs of N superslabs of A, in pairs, decoded two pairs ahead of their MMAs. Where parts have
+ * rows of their own, part 0 leads: it multiplies S::LEAD slabs alone, and part 1 its last ones,
+ * while the first one's sums are on their way to the other block. */
 template <class S, int N>
 NVS_DEVICE void
-multiply_superslabs(const a_place &at, const quad_transpose &transpose, uint64_t tiles, int barrier,
-                    int writers, float (&sum)[S::BN / 2])
+multiply_in_pairs(const a_share<S::LANE_ROWS> (&a)[N], const uint32_t (&meta)[N][SLABS],
+                  uint64_t tiles, uint32_t part, int barrier, int writers, float (&sum)[S::BN / 2])
+{
+    uint32_t step[WINDOW][2][4];
+#pragma unroll
+    for (int slab = 0; slab < AHEAD; ++slab)
+        decode_a(a[slab / SLABS], slab % SLABS, step[slab]);
+    bar_sync(barrier, writers);
+    if (S::LEAD > 0 && part == 1) {
+        keep_order();
+        bar_sync(LEAD_IS_TAKEN, WORKERS);
+    }
+#pragma unroll
+    for (int slab = 0; slab < N * SLABS; slab += 2) {
+        wgmma_fence();
+#pragma unroll
+        for (int s = slab; s < slab + 2; ++s)
+            issue_slab<S::BN>(step[s % WINDOW], s % SLABS, tiles + s * (S::BN * 128 >> 4),
+                              meta[s / SLABS][s % SLABS], sum);
+        wgmma_commit_group();
+        keep_order(); /* as in multiply_slab() */
+        if (S::LEAD > 0 && slab + 2 == S::LEAD && part == 0)
+            bar_arrive(LEAD_IS_TAKEN, WORKERS);
+        const int next = slab + AHEAD;
+        if (next >= N * SLABS)
+            continue;
+        if (next >= WINDOW)
+            wgmma_wait<(WINDOW - AHEAD) / 2>();
+#pragma unroll
+        for (int s = next; s < next + 2; ++s)
+            decode_a(a[s / SLABS], s % SLABS, step[s % WINDOW]);
+    }
+    wgmma_wait<0>();
+}
+
+/* N superslabs of A, the first at `at`, against their tiles of B, which are neighbours. The
+ * `writers` of the tiles meet here. All of A is read before the first MMA: the MMAs leave no
+ * bandwidth of shared memory to others. */
+template <class S, int N>
+NVS_DEVICE void
+multiply_superslabs(const a_place &at, const quad_transpose &transpose, uint64_t tiles,
+                    uint32_t part, int barrier, int writers, float (&sum)[S::BN / 2])
 {
     a_share<S::LANE_ROWS> a[N];
-    uint32_t meta[N][SLABS], step[WINDOW][2][4];
+    uint32_t meta[N][SLABS];
 #pragma unroll
     for (int s = 0; s < N; ++s)
         load_a<S::BM>(superslab_on<S::BM>(at, s), a[s]);
@@ -174,18 +239,5 @@ multiply_superslabs(const a_place &at, const quad_transpose &transpose, uint64_t
     for (int s = 0; s < N; ++s)
         decode_metadata(a[s], transpose, meta[s]);
     fence_proxy_async();
-#pragma unroll
-    for (int s = 0; s < N; ++s)
-#pragma unroll
-        for (int i = 0; i < SLABS; ++i) {
-            const int slab = s * SLABS + i;
-            if (slab >= WINDOW)
-                wgmma_wait<WINDOW - 1>();
-            decode_a(a[s], i, step[slab % WINDOW]);
-            if (slab == 0)
-                bar_sync(barrier, writers);
-            multiply_slab<S::BN>(step[slab % WINDOW], i, tiles + slab * (S::BN * 128 >> 4),
-                                 meta[s][i], sum);
-        }
-    wgmma_wait<0>();
+    multiply_in_pairs<S, N>(a, meta, tiles, part, barrier, writers, sum);
 }

@@ -8,6 +8,7 @@
 #include <stdint.h>
 
 #define NVS_DEVICE static __device__ __forceinline__
+#define NVS_MEMBER __device__ __forceinline__ /* after `static`, in a struct */
 
 /* Byte permute: nibble i of `selector` picks byte i of the result from {hi, lo}. */
 NVS_DEVICE uint32_t

@@ -2,8 +2,8 @@
  *
  * The operands of kernels whose two blocks take turns along K, a stage of 1024 columns each: a ring
  * of A, whose slots a warp of its own fills by TMA as they come free, and each thread's walk along
- * its share of B. A shape S says the tile's rows (BM), how
- * many SLOTS there are, where the first one is (A), and what the blocks exchange (EXCHANGE_BYTES).
+ * its share of B. A shape S says the tile's rows (BM), how many SLOTS there are, where the first one
+ * is (A), and what the blocks exchange (EXCHANGE_BYTES).
  */
 #pragma once
 

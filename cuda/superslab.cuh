@@ -57,29 +57,43 @@ place_chunks(uint32_t row, const b_place &at)
     return to;
 }
 
-/* A lane's chunk of its two rows, and the four scales of its segment in each, `offset` bytes behind
- * `to`. */
+/* The scales of a chunk's two blocks in its two rows, row by row. words: those of the segment. */
+NVS_DEVICE void
+decode_b_scales(const uint32_t (&words)[2], const b_place &at, uint32_t (&scales)[2])
+{
+    decode_scales(prmt(words[0], words[1], at.chunk % 2 ? 0x7632u : 0x5410u), scales);
+}
+
+/* A lane's chunk of its row r, `offset` bytes behind `to`. */
+template <int BN>
+NVS_DEVICE void
+decode_b_row(const uint4 &raw, uint32_t scale, int r, const b_chunks &to, uint32_t offset)
+{
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+        uint32_t x[4][2]; /* group, pair of columns */
+        decode_even_odd(word_of(raw, 2 * i), x[0], x[1]);
+        decode_even_odd(word_of(raw, 2 * i + 1), x[2], x[3]);
+        const uint32_t s = broadcast_half(scale, i);
+#pragma unroll
+        for (int t = 0; t < 4; ++t) /* four rows on, chunks of 16 bytes change places */
+            st_shared_v2(to.group[t ^ 2 * r] + offset + i * (BN * 128) + 4 * r * 128,
+                         mul_f16x2(x[t][0], s), mul_f16x2(x[t][1], s));
+        keep_order(); /* ptxas would decode all first and leave the writes for the end */
+    }
+}
+
+/* Both rows of a lane's chunk, with the four scales of its segment in each. */
 template <int BN>
 NVS_DEVICE void
 decode_b(const uint4 (&raw)[2], const uint32_t (&words)[2], const b_chunks &to, uint32_t offset,
          const b_place &at)
 {
-    uint32_t scales[2]; /* of the chunk's two blocks, row by row */
-    decode_scales(prmt(words[0], words[1], at.chunk % 2 ? 0x7632u : 0x5410u), scales);
+    uint32_t scales[2];
+    decode_b_scales(words, at, scales);
 #pragma unroll
     for (int r = 0; r < 2; ++r)
-#pragma unroll
-        for (int i = 0; i < 2; ++i) {
-            uint32_t x[4][2]; /* group, pair of columns */
-            decode_even_odd(word_of(raw[r], 2 * i), x[0], x[1]);
-            decode_even_odd(word_of(raw[r], 2 * i + 1), x[2], x[3]);
-            const uint32_t scale = broadcast_half(scales[r], i);
-#pragma unroll
-            for (int t = 0; t < 4; ++t) /* four rows on, chunks of 16 bytes change places */
-                st_shared_v2(to.group[t ^ 2 * r] + offset + i * (BN * 128) + 4 * r * 128,
-                             mul_f16x2(x[t][0], scale), mul_f16x2(x[t][1], scale));
-            keep_order(); /* ptxas would decode all first and leave the writes for the end */
-        }
+        decode_b_row<BN>(raw[r], scales[r], r, to, offset);
 }
 
 /* This lane's segment of its ROWS rows of a warp's part of A: two, or one, and then the MMA's second
@@ -125,16 +139,24 @@ decode_a(const a_share<ROWS> &a, int slab, uint32_t (&step)[2][4])
     }
 }
 
-/* Slab i of A against the part's B tile: two k32 steps that run on behind. ptxas would decode all
- * slabs first and leave the MMAs for the end; in this order they run beside the decoding. */
+/* Slab i of A against its f16 tile: two k32 steps that run on behind. */
+template <int BN>
+NVS_DEVICE void
+issue_slab(const uint32_t (&step)[2][4], int i, uint64_t slab, uint32_t meta, float (&sum)[BN / 2])
+{
+    wgmma_sp_k32<0>(sum, step[0], slab + (i < 2 ? 0 : 4), meta);
+    wgmma_sp_k32<1>(sum, step[1], slab + (i < 2 ? 4 : 0), meta);
+}
+
+/* The same as a group. ptxas would decode all slabs first and leave the MMAs for the end; in this
+ * order they run beside the decoding. */
 template <int BN>
 NVS_DEVICE void
 multiply_slab(const uint32_t (&step)[2][4], int i, uint64_t slab, uint32_t meta,
               float (&sum)[BN / 2])
 {
     wgmma_fence();
-    wgmma_sp_k32<0>(sum, step[0], slab + (i < 2 ? 0 : 4), meta);
-    wgmma_sp_k32<1>(sum, step[1], slab + (i < 2 ? 4 : 0), meta);
+    issue_slab<BN>(step, i, slab, meta, sum);
     wgmma_commit_group();
     keep_order();
 }

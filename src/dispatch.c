@@ -11,7 +11,6 @@
 #include <inttypes.h>
 #include <limits.h>
 #include <stdio.h>
-#include <string.h>
 
 enum { /* of every compute capability since 3.0 */
     MAX_GRID_X = INT_MAX,
@@ -21,17 +20,6 @@ enum { /* of every compute capability since 3.0 */
 enum {
     SM_COUNT_UNSEEN = 132, /* of an H200 SXM: for a plan without a device */
 };
-
-const struct nvs_kernel *
-nvs_find_kernel(const char *name)
-{
-    for (int i = 0; i < nvs_kernel_count; i++) {
-        if (strcmp(nvs_kernels[i].name, name) == 0) {
-            return &nvs_kernels[i];
-        }
-    }
-    return NULL;
-}
 
 static int64_t
 divide_up(int64_t extent, int64_t part)
@@ -78,6 +66,12 @@ static double
 expected_ns(const struct nvs_kernel *kernel, const struct nvs_problem *problem)
 {
     return (double)count_waves(kernel, problem) * kernel->wave_ns;
+}
+
+static double
+size_of(const struct nvs_problem *problem)
+{
+    return (double)problem->m * (double)problem->k * (double)problem->k;
 }
 
 /* Why a row cannot run a problem. */
@@ -230,7 +224,7 @@ select_from(const struct nvs_kernel *first, const struct nvs_problem *problem)
         if (row->wave_ns == 0 && best != NULL) {
             return best;
         }
-        if (find_misfit(row, problem) != FITS) {
+        if (find_misfit(row, problem) != FITS || size_of(problem) < row->pays_from) {
             continue;
         }
         if (row->wave_ns == 0) {
@@ -250,6 +244,12 @@ nvs_reason_against(const struct nvs_kernel *kernel, const struct nvs_problem *pr
 {
     static _Thread_local char text[256];
     const char *misfit = nvs_misfit(kernel, problem);
+    if (misfit == NULL && size_of(problem) < kernel->pays_from) {
+        snprintf(text, sizeof(text),
+                 "it is expected to be faster from m * k * k = %.3g on, got %.3g",
+                 kernel->pays_from, size_of(problem));
+        return text;
+    }
     if (misfit != NULL || kernel->wave_ns == 0) {
         return misfit;
     }

@@ -43,6 +43,8 @@ struct nvs_kernel {
     bool persistent;  /* blocks walk the tiles, so the grid is no larger than the GPU */
     int wave_ns;      /* above 0: the time that one more wave of its blocks takes at k = 2048 on an
                          H200; it weighs the row against its neighbours that have one too */
+    double pays_from; /* above 0: the m * k * k from which it beats the rows below it on an H200;
+                         nvs_select() passes it over where there is less */
     int shared_bytes; /* dynamic shared memory */
     int a_box_rows;   /* above 0: A comes by TMA, this many rows in a box, and the kernel takes a
                          struct nvs_a_maps (gemm_args.h) as well; such a row needs NVS_NEEDS_ALL,
@@ -74,7 +76,7 @@ const char *nvs_misfit(const struct nvs_kernel *kernel, const struct nvs_problem
  * has it; also where the row could run the problem but a neighbour is expected to be faster. */
 const char *nvs_reason_against(const struct nvs_kernel *kernel, const struct nvs_problem *problem);
 
-/* The first row that fits, or NULL. If it has wave_ns, the one of least waves * wave_ns of the rows
+/* The first row that fits and pays, or NULL. If it has wave_ns, the one of least waves * wave_ns of the rows
  * that fit, have wave_ns and follow it without a row that has none; of equals the first. */
 const struct nvs_kernel *nvs_select(const struct nvs_problem *problem);
 

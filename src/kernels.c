@@ -13,6 +13,7 @@
 #include "gemm_args.h"
 
 #include <limits.h>
+#include <string.h>
 
 /* What all Hopper kernels share. */
 #define SM90(FILE, NAME)                                                                           \
@@ -52,14 +53,17 @@
     }
 
 /* Few columns, all of B in shared memory; what limits K is its size. */
-#define SM90_STREAM(COLUMNS, K_MAX, SHARED, WHEN)                                                  \
+#define SM90_STREAM(NAME, COLUMNS, K_MAX, PAYS_FROM, SHARED, WHEN)                                 \
     {                                                                                              \
-        .name = "sm90_stream" #COLUMNS, .symbol = "nvs_gemm_sm90_stream" #COLUMNS,                 \
-        .image = "gemm_sm90_stream", .kind = NVS_KIND_CUDA, .cc_min = 90, .cc_max = 90,            \
-        .m_max = INT32_MAX, .n_max = (COLUMNS), .k_max = (K_MAX), .k_multiple = 256,               \
-        .needs = NVS_NEEDS_ALL, .tile_m = 16, .tile_n = (COLUMNS), .threads = 256, .cluster = 1,   \
-        .persistent = true, .shared_bytes = (SHARED), .when = WHEN                                 \
+        .name = "sm90_" NAME, .symbol = "nvs_gemm_sm90_" NAME, .image = "gemm_sm90_stream",        \
+        .kind = NVS_KIND_CUDA, .cc_min = 90, .cc_max = 90, .m_max = INT32_MAX, .n_max = (COLUMNS), \
+        .k_max = (K_MAX), .k_multiple = 256, .needs = NVS_NEEDS_ALL, .tile_m = 16,                 \
+        .tile_n = (COLUMNS), .threads = 256, .cluster = 1, .persistent = true,                     \
+        .pays_from = (PAYS_FROM), .shared_bytes = (SHARED), .when = WHEN                           \
     }
+
+/* Fits what was measured with m of 2048 to 28672 and k of 2048 to 8192. */
+#define LINES_PAY 1.15e11
 
 const struct nvs_kernel nvs_kernels[] = {
     SM90_WARP("m8", 1, ONE_STAGE, NVS_SM90_M8_SHARED,
@@ -73,19 +77,23 @@ const struct nvs_kernel nvs_kernels[] = {
                  "up to 32 rows, k a multiple of 256 up to 2048; run on an H200"),
     SM90_WARP("m32_long", 4, LONG_K, NVS_SM90_M32_LONG_SHARED,
               "up to 32 rows, any k; run on an H200"),
-    SM90_STREAM(8, 23296, NVS_SM90_STREAM8_SHARED,
+    SM90_STREAM("stream8_lines", 8, 23296, LINES_PAY, NVS_SM90_STREAM8_SHARED,
+                "up to 8 columns, much of A, k a multiple of 256 up to 23296; run on an H200"),
+    SM90_STREAM("stream8", 8, 23296, 0, NVS_SM90_STREAM8_SHARED,
                 "up to 8 columns, k a multiple of 256 up to 23296; run on an H200"),
-    SM90_STREAM(16, 9728, NVS_SM90_STREAM16_SHARED,
+    SM90_STREAM("stream16_lines", 16, 9728, LINES_PAY, NVS_SM90_STREAM16_SHARED,
+                "up to 16 columns, much of A, k a multiple of 256 up to 9728; run on an H200"),
+    SM90_STREAM("stream16", 16, 9728, 0, NVS_SM90_STREAM16_SHARED,
                 "up to 16 columns, k a multiple of 256 up to 9728; run on an H200"),
-    SM90_CLUSTER("m64", 64, 32, INT32_MAX, 3300, NVS_SM90_M64N32_SHARED,
+    SM90_CLUSTER("m64", 64, 32, INT32_MAX, 3000, NVS_SM90_M64N32_SHARED,
                  "64 x 32 tiles, k a multiple of 256 up to 2048; run on an H200"),
-    SM90_CLUSTER("m64", 64, 64, INT32_MAX, 4900, NVS_SM90_M64N64_SHARED,
+    SM90_CLUSTER("m64", 64, 64, INT32_MAX, 4050, NVS_SM90_M64N64_SHARED,
                  "64 x 64 tiles, k a multiple of 256 up to 2048; run on an H200"),
-    SM90_CLUSTER("m128", 128, 64, INT32_MAX, 6400, NVS_SM90_M128N64_SHARED,
+    SM90_CLUSTER("m128", 128, 64, INT32_MAX, 5000, NVS_SM90_M128N64_SHARED,
                  "128 x 64 tiles, k a multiple of 256 up to 2048; run on an H200"),
-    SM90_RING("ring", 64, 32, 3600, NVS_SM90_M64N32_RING_SHARED),
-    SM90_RING("ring", 64, 64, 5200, NVS_SM90_M64N64_RING_SHARED),
-    SM90_RING("m128_ring", 128, 64, 7000, NVS_SM90_M128N64_RING_SHARED),
+    SM90_RING("ring", 64, 32, 3450, NVS_SM90_M64N32_RING_SHARED),
+    SM90_RING("ring", 64, 64, 4500, NVS_SM90_M64N64_RING_SHARED),
+    SM90_RING("m128_ring", 128, 64, 6400, NVS_SM90_M128N64_RING_SHARED),
     {
         SM90("wgmma", "m64n32_long"),
         LONG_K,
@@ -143,3 +151,14 @@ const struct nvs_kernel nvs_kernels[] = {
 };
 
 const int nvs_kernel_count = sizeof(nvs_kernels) / sizeof(nvs_kernels[0]);
+
+const struct nvs_kernel *
+nvs_find_kernel(const char *name)
+{
+    for (int i = 0; i < nvs_kernel_count; i++) {
+        if (strcmp(nvs_kernels[i].name, name) == 0) {
+            return &nvs_kernels[i];
+        }
+    }
+    return NULL;
+}

@@ -81,14 +81,21 @@ def test_a_plan_is_the_first_row_that_fits(shape, cc, aligned):
 @pytest.mark.parametrize("n", range(1, 18))
 @pytest.mark.parametrize("m", [33, 512, 28672])
 def test_sparse_weights_and_few_tokens(m, n):
-    """On Hopper A streams through blocks that walk its rows; with no GPU in sight, one per tile."""
+    """On Hopper A streams through blocks that walk its rows; with no GPU in sight, one per tile.
+    Where there is much of A, by whole lines."""
     for k in (256, 2048, 8192, 9728):
         choice = plan(m, n, k, cc=90)
         if n > 16:
             assert not ROWS[choice["kernel"]]["persistent"]
             continue
-        row = ROWS["sm90_stream8" if n <= 8 else "sm90_stream16"]
+        name = "sm90_stream8" if n <= 8 else "sm90_stream16"
+        by_lines = m * k * k >= ROWS[f"{name}_lines"]["pays_from"] > 0
+        row = ROWS[f"{name}_lines" if by_lines else name]
         assert choice["kernel"] == row["name"]
+        if not by_lines:
+            assert choice["why"][f"{name}_lines"].endswith(
+                f"from m * k * k = 1.15e+11 on, got {m * k * k:.3g}"
+            )
         assert row["persistent"]
         assert row["tile_n"] >= n
         assert choice["grid"] == (-(-m // row["tile_m"]), 1, 1)

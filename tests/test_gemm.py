@@ -149,6 +149,18 @@ def test_sparse_weights(device, n, k):
         assert_same_bits(np.ascontiguousarray(device.numpy(out)), got, name)
 
 
+@pytest.mark.parametrize("n", [2, 11])
+def test_more_rows_than_a_walk_adds_up_at_a_time(device, n):
+    """Sums of several groups of tiles, each over several slabs; some of the rows are judged."""
+    m, k = 8461, 4352
+    rng = rng_for(14, n)
+    operands = random_operands(rng, m, n, k, scales="ordinary")
+    rows = np.unique([0, 2111, 2112, 8447, 8448, m - 1, *rng.integers(0, m, 90)])
+    judged = (*(operand[rows] for operand in operands[:3]), *operands[3:])
+    for name, got in each_kernel(device, operands):
+        check(name, got[rows], judged)
+
+
 @pytest.mark.parametrize("alpha", [1.0, 0.5, -3.0, 0.0, 0.3, 1e-3, 12345.678, 1e-30])
 def test_alpha(device, alpha):
     operands = random_operands(rng_for(9), 19, 21, 96)

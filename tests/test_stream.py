@@ -224,6 +224,19 @@ def test_cupy_operands_follow_the_stream_of_pytorch(torch, cupy_cuda, late, expe
     assert torch.equal(copied.cpu(), expected)
 
 
+def test_pytorch_operands_follow_the_stream_of_cupy(torch, cupy_cuda, host, late, expected):
+    """The other way round: PyTorch's are filled on its side stream, and CuPy's waits for that."""
+    operands, fill = late
+    vals = cupy_cuda.asarray(host[0])
+    cupy_cuda.cuda.Device().synchronize()
+    with torch.cuda.stream(torch.cuda.Stream()), cupy_cuda.cuda.Stream(non_blocking=True):
+        fill()
+        result = sparse_gemm(vals, *operands[1:])
+        assert isinstance(result, cupy_cuda.ndarray)
+        bits = cupy_cuda.asnumpy(result.view(np.uint16)).astype(np.uint32) << 16
+    np.testing.assert_array_equal(bits.view(np.float32), expected.numpy())
+
+
 @pytest.mark.parametrize("reader", ["default", "side"])
 def test_result_of_our_own(torch, host, expected, reader):
     """Readers wait for the kernel, on any stream; many in turn, so that memory is used again."""
