@@ -5,13 +5,15 @@
  * A cluster of two blocks computes 128 rows x 64 columns of C; each takes 1024 columns of K. Its
  * two parts (warpgroups) are two row tiles: each decodes half of the columns of B for itself and
  * its neighbour, then multiplies its 64 rows by all of them. So no sums meet in the block, only
- * those of the two blocks in the cluster. Loads and the permutation of K are those of
+ * those of the two blocks in the cluster; part 0 starts to multiply first, so that its exchange,
+ * which is slow, runs beside part 1's MMAs. Loads and the permutation of K are those of
  * gemm_sm90_m64.cu.
  */
 #include "one_stage.cuh"
 
 struct shape {
-    static constexpr int BM = 128, BN = 64, LANE_ROWS = 2, LEAD = 6;
+    static constexpr int BM = 128, BN = 64, LANE_ROWS = 2;
+    static constexpr int LEAD = 6; /* slabs; see multiply_in_pairs() */
     static constexpr int VECTORS = BN / 8, OWN = VECTORS / 2; /* of a thread's sums; half stays */
     static constexpr int VECTOR_BYTES = WORKERS * 16, EXCHANGES = 2;
     static constexpr int EXCHANGE_BYTES = OWN * VECTOR_BYTES;

@@ -17,7 +17,8 @@
 template <int BM_, int BN_>
 struct shape {
     static constexpr int BM = BM_, BN = BN_, WG_K = 2, PART_THREADS = ::PART_THREADS;
-    static constexpr int LANE_ROWS = BM / 32, LEAD = 0, EXCHANGES = 1;
+    static constexpr int LANE_ROWS = BM / 32;
+    static constexpr int LEAD = 0, EXCHANGES = 1; /* one_stage.cuh */
 
     /* tile_sum.cuh: the sums as vectors, a part's share of them. */
     static constexpr int VECTORS = BN / 16 * LANE_ROWS, OWN = VECTORS / WG_K;
