@@ -13,7 +13,7 @@
 
 struct shape {
     static constexpr int BM = 128, BN = 64, LANE_ROWS = 2;
-    static constexpr int LEAD = 6; /* slabs; see multiply_in_pairs() */
+    static constexpr int LEAD = 6;                            /* slabs; see multiply_in_pairs() */
     static constexpr int VECTORS = BN / 8, OWN = VECTORS / 2; /* of a thread's sums; half stays */
     static constexpr int VECTOR_BYTES = WORKERS * 16, EXCHANGES = 2;
     static constexpr int EXCHANGE_BYTES = OWN * VECTOR_BYTES;
