@@ -38,13 +38,13 @@ struct a_slabs {
     static constexpr int META = TILE_M * ROW, SCALES = 2 * META, BYTES = SCALES + TILE_M * SCALE;
     static_assert(SLABS == 1 || SLABS == 2, "what place() and scale_place() know");
 
-    static NVS_MEMBER uint32_t
+    NVS_DEVICE uint32_t
     place(uint32_t row, uint32_t chunk)
     {
         return row * ROW + (chunk ^ (SLABS == 2 ? (row & 1) << 2 : 0)) * 16;
     }
 
-    static NVS_MEMBER uint32_t
+    NVS_DEVICE uint32_t
     scale_place(uint32_t row, uint32_t slab)
     {
         return SCALES + row * SCALE + (slab ^ (SLABS == 2 ? row >> 2 & 1 : 0)) * SCALE_ROW;
@@ -344,7 +344,7 @@ gemm(const nvs_gemm_args &parameters)
             for (at.tile = at.group; at.tile < at.tiles && at.tile < at.group + at.stride;
                  at.tile += at.tile_step) {
                 float sum[N_TILES][4] = {};
-                cp_async_wait_group<DEPTH - 2>();
+                cp_async_wait_group(DEPTH - 2);
                 __syncwarp();
                 a_share a[SLABS];
 #pragma unroll

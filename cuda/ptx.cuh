@@ -8,7 +8,6 @@
 #include <stdint.h>
 
 #define NVS_DEVICE static __device__ __forceinline__
-#define NVS_MEMBER __device__ __forceinline__ /* after `static`, in a struct */
 
 /* Byte permute: nibble i of `selector` picks byte i of the result from {hi, lo}. */
 NVS_DEVICE uint32_t
@@ -209,14 +208,6 @@ setmaxnreg_inc(void)
 
 /* ---- clusters ------------------------------------------------------------------------------- */
 
-NVS_DEVICE uint32_t
-cluster_ctarank(void)
-{
-    uint32_t rank;
-    asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
-    return rank;
-}
-
 NVS_DEVICE void
 barrier_cluster_arrive_relaxed(void)
 {
@@ -331,7 +322,8 @@ cp_async_commit_group(void)
     asm volatile("cp.async.commit_group;" ::: "memory");
 }
 
-/* Waits until at most `pending` groups are under way; a compile-time constant after unrolling. */
+/* Waits until at most `pending` groups are under way: 0 to 4, a compile-time constant after
+ * unrolling. */
 NVS_DEVICE void
 cp_async_wait_group(int pending)
 {
@@ -341,15 +333,10 @@ cp_async_wait_group(int pending)
         asm volatile("cp.async.wait_group 1;" ::: "memory");
     else if (pending == 2)
         asm volatile("cp.async.wait_group 2;" ::: "memory");
-    else
+    else if (pending == 3)
         asm volatile("cp.async.wait_group 3;" ::: "memory");
-}
-
-template <int PENDING>
-NVS_DEVICE void
-cp_async_wait_group(void)
-{
-    asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
+    else
+        asm volatile("cp.async.wait_group 4;" ::: "memory");
 }
 
 NVS_DEVICE uint4
@@ -376,13 +363,6 @@ NVS_DEVICE uint32_t
 word_of(const uint4 &v, int i)
 {
     return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;
-}
-
-/* Counts as one arrival on the barrier once this thread's copies so far have landed. */
-NVS_DEVICE void
-cp_async_mbarrier_arrive_noinc(uint32_t barrier)
-{
-    asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
 }
 
 /* Arrives at the barrier without waiting: what this thread wrote before is there for those that

@@ -244,14 +244,17 @@ nvs_reason_against(const struct nvs_kernel *kernel, const struct nvs_problem *pr
 {
     static _Thread_local char text[256];
     const char *misfit = nvs_misfit(kernel, problem);
-    if (misfit == NULL && size_of(problem) < kernel->pays_from) {
+    if (misfit != NULL) {
+        return misfit;
+    }
+    if (size_of(problem) < kernel->pays_from) {
         snprintf(text, sizeof(text),
                  "it is expected to be faster from m * k * k = %.3g on, got %.3g",
                  kernel->pays_from, size_of(problem));
         return text;
     }
-    if (misfit != NULL || kernel->wave_ns == 0) {
-        return misfit;
+    if (kernel->wave_ns == 0) {
+        return NULL;
     }
     const struct nvs_kernel *first = kernel;
     while (first > nvs_kernels && first[-1].wave_ns > 0) {

@@ -2,8 +2,9 @@
  *
  * The kernel table: plain data, no CUDA call, testable without a GPU. nvs_select() returns the
  * first row that fits a problem, so rows stand most specific first; rows that stand together and
- * have wave_ns are one entry, of which the cheapest counts. What a row can run and what it is
- * chosen for are two questions: kernel= asks the first alone.
+ * have wave_ns are one entry, of which the cheapest counts, and a row with pays_from counts from
+ * there on. What a row can run and what it is chosen for are two questions: kernel= asks the first
+ * alone.
  */
 #ifndef NVS_DISPATCH_H
 #define NVS_DISPATCH_H
@@ -76,8 +77,9 @@ const char *nvs_misfit(const struct nvs_kernel *kernel, const struct nvs_problem
  * has it; also where the row could run the problem but a neighbour is expected to be faster. */
 const char *nvs_reason_against(const struct nvs_kernel *kernel, const struct nvs_problem *problem);
 
-/* The first row that fits and pays, or NULL. If it has wave_ns, the one of least waves * wave_ns of the rows
- * that fit, have wave_ns and follow it without a row that has none; of equals the first. */
+/* The first row that fits and is worth it (pays_from), or NULL. If it has wave_ns, the one of least
+ * waves * wave_ns of the rows that fit, have wave_ns and follow it without a row that has none; of
+ * equals the first. */
 const struct nvs_kernel *nvs_select(const struct nvs_problem *problem);
 
 /* Into text: the compute capability, and what is against each row of the problem's kind; for a

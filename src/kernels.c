@@ -18,7 +18,7 @@
 /* What all Hopper kernels share. */
 #define SM90(FILE, NAME)                                                                           \
     .name = "sm90_" NAME, .symbol = "nvs_gemm_sm90_" NAME, .image = "gemm_sm90_" FILE,             \
-    .kind = NVS_KIND_CUDA, .cc_min = 90, .cc_max = 90, .n_max = INT32_MAX
+    .kind = NVS_KIND_CUDA, .cc_min = 90, .cc_max = 90
 
 /* K in one stage of whole superslabs or warps' shares, scales by aligned 16 bytes. */
 #define ONE_STAGE .k_max = 2048, .k_multiple = 256, .needs = NVS_NEEDS_ALL
@@ -29,37 +29,38 @@
 /* 8 * GROUPS rows; a second stage of shared memory where K may be longer than one. */
 #define SM90_WARP(NAME, GROUPS, LENGTH, SHARED, WHEN)                                              \
     {                                                                                              \
-        SM90("warp", NAME), LENGTH, .m_max = 8 * (GROUPS), .tile_m = 8 * (GROUPS), .tile_n = 16,   \
-                                    .threads = 256, .cluster = 1, .shared_bytes = (SHARED),        \
-                                    .when = WHEN                                                   \
+        SM90("warp", NAME), LENGTH, .m_max = 8 * (GROUPS), .n_max = INT32_MAX,                     \
+                                    .tile_m = 8 * (GROUPS), .tile_n = 16, .threads = 256,          \
+                                    .cluster = 1, .shared_bytes = (SHARED), .when = WHEN           \
     }
 
 /* ROWS x COLUMNS of C per cluster, A by TMA. */
 #define SM90_CLUSTER(FILE, ROWS, COLUMNS, M_MAX, WAVE_NS, SHARED, WHEN)                            \
     {                                                                                              \
         SM90(FILE, "m" #ROWS "n" #COLUMNS), ONE_STAGE,                                             \
-            .m_max = (M_MAX), .tile_m = (ROWS), .tile_n = (COLUMNS), .threads = 288, .cluster = 2, \
-            .wave_ns = (WAVE_NS), .a_box_rows = (ROWS), .shared_bytes = (SHARED), .when = WHEN     \
+            .m_max = (M_MAX), .n_max = INT32_MAX, .tile_m = (ROWS), .tile_n = (COLUMNS),           \
+            .threads = 288, .cluster = 2, .wave_ns = (WAVE_NS), .a_box_rows = (ROWS),              \
+            .shared_bytes = (SHARED), .when = WHEN                                                 \
     }
 
 /* ROWS x COLUMNS of C per cluster, A by TMA through a ring, any number of stages of K. */
 #define SM90_RING(FILE, ROWS, COLUMNS, WAVE_NS, SHARED)                                            \
     {                                                                                              \
         SM90(FILE, "m" #ROWS "n" #COLUMNS "_ring"),                                                \
-            .m_max = INT32_MAX, .k_max = INT32_MAX, .k_multiple = 256, .needs = NVS_NEEDS_ALL,     \
-            .tile_m = (ROWS), .tile_n = (COLUMNS), .threads = 640, .cluster = 2,                   \
-            .wave_ns = (WAVE_NS), .a_box_rows = (ROWS), .shared_bytes = (SHARED),                  \
+            .m_max = INT32_MAX, .n_max = INT32_MAX, .k_max = INT32_MAX, .k_multiple = 256,         \
+            .needs = NVS_NEEDS_ALL, .tile_m = (ROWS), .tile_n = (COLUMNS), .threads = 640,         \
+            .cluster = 2, .wave_ns = (WAVE_NS), .a_box_rows = (ROWS), .shared_bytes = (SHARED),    \
             .when = #ROWS " x " #COLUMNS " tiles, k a multiple of 256; run on an H200"             \
     }
 
 /* Few columns, all of B in shared memory; what limits K is its size. */
 #define SM90_STREAM(NAME, COLUMNS, K_MAX, PAYS_FROM, SHARED, WHEN)                                 \
     {                                                                                              \
-        .name = "sm90_" NAME, .symbol = "nvs_gemm_sm90_" NAME, .image = "gemm_sm90_stream",        \
-        .kind = NVS_KIND_CUDA, .cc_min = 90, .cc_max = 90, .m_max = INT32_MAX, .n_max = (COLUMNS), \
-        .k_max = (K_MAX), .k_multiple = 256, .needs = NVS_NEEDS_ALL, .tile_m = 16,                 \
-        .tile_n = (COLUMNS), .threads = 256, .cluster = 1, .persistent = true,                     \
-        .pays_from = (PAYS_FROM), .shared_bytes = (SHARED), .when = WHEN                           \
+        SM90("stream", NAME),                                                                      \
+            .m_max = INT32_MAX, .n_max = (COLUMNS), .k_max = (K_MAX), .k_multiple = 256,           \
+            .needs = NVS_NEEDS_ALL, .tile_m = 16, .tile_n = (COLUMNS), .threads = 256,             \
+            .cluster = 1, .persistent = true, .pays_from = (PAYS_FROM), .shared_bytes = (SHARED),  \
+            .when = WHEN                                                                           \
     }
 
 /* Fits what was measured with m of 2048 to 28672 and k of 2048 to 8192. */
@@ -98,6 +99,7 @@ const struct nvs_kernel nvs_kernels[] = {
         SM90("wgmma", "m64n32_long"),
         LONG_K,
         .m_max = INT32_MAX,
+        .n_max = INT32_MAX,
         .tile_m = 64,
         .tile_n = 32,
         .threads = 256,
@@ -108,6 +110,7 @@ const struct nvs_kernel nvs_kernels[] = {
     {
         SM90("warp", "m32_any"),
         .m_max = INT32_MAX,
+        .n_max = INT32_MAX,
         .k_max = INT32_MAX,
         .k_multiple = 16,
         .needs = NVS_NEEDS_ALIGNED_OUT,

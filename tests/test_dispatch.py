@@ -89,12 +89,13 @@ def test_sparse_weights_and_few_tokens(m, n):
             assert not ROWS[choice["kernel"]]["persistent"]
             continue
         name = "sm90_stream8" if n <= 8 else "sm90_stream16"
-        by_lines = m * k * k >= ROWS[f"{name}_lines"]["pays_from"] > 0
+        pays_from = ROWS[f"{name}_lines"]["pays_from"]
+        by_lines = m * k * k >= pays_from > 0
         row = ROWS[f"{name}_lines" if by_lines else name]
         assert choice["kernel"] == row["name"]
         if not by_lines:
             assert choice["why"][f"{name}_lines"].endswith(
-                f"from m * k * k = 1.15e+11 on, got {m * k * k:.3g}"
+                f"from m * k * k = {pays_from:.3g} on, got {m * k * k:.3g}"
             )
         assert row["persistent"]
         assert row["tile_n"] >= n
