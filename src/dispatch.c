@@ -68,10 +68,17 @@ expected_ns(const struct nvs_kernel *kernel, const struct nvs_problem *problem)
     return (double)count_waves(kernel, problem) * kernel->wave_ns;
 }
 
-static double
-size_of(const struct nvs_problem *problem)
+/* NULL, or why a row that fits a problem is passed over without looking at the others. */
+static const char *
+why_not_worth_it(const struct nvs_kernel *kernel, const struct nvs_problem *problem)
 {
-    return (double)problem->m * (double)problem->k * (double)problem->k;
+    if (kernel->one_wave && count_waves(kernel, problem) > 1) {
+        return "it is expected to be faster where its tiles are one wave of blocks";
+    }
+    if ((double)problem->m * (double)problem->k < (double)kernel->pays_mk) {
+        return "it is expected to be faster where there is more of A";
+    }
+    return NULL;
 }
 
 /* Why a row cannot run a problem. */
@@ -224,7 +231,7 @@ select_from(const struct nvs_kernel *first, const struct nvs_problem *problem)
         if (row->wave_ns == 0 && best != NULL) {
             return best;
         }
-        if (find_misfit(row, problem) != FITS || size_of(problem) < row->pays_from) {
+        if (find_misfit(row, problem) != FITS || why_not_worth_it(row, problem) != NULL) {
             continue;
         }
         if (row->wave_ns == 0) {
@@ -243,18 +250,12 @@ const char *
 nvs_reason_against(const struct nvs_kernel *kernel, const struct nvs_problem *problem)
 {
     static _Thread_local char text[256];
-    const char *misfit = nvs_misfit(kernel, problem);
-    if (misfit != NULL) {
-        return misfit;
+    const char *reason = nvs_misfit(kernel, problem);
+    if (reason == NULL) {
+        reason = why_not_worth_it(kernel, problem);
     }
-    if (size_of(problem) < kernel->pays_from) {
-        snprintf(text, sizeof(text),
-                 "it is expected to be faster from m * k * k = %.3g on, got %.3g",
-                 kernel->pays_from, size_of(problem));
-        return text;
-    }
-    if (kernel->wave_ns == 0) {
-        return NULL;
+    if (reason != NULL || kernel->wave_ns == 0) {
+        return reason;
     }
     const struct nvs_kernel *first = kernel;
     while (first > nvs_kernels && first[-1].wave_ns > 0) {

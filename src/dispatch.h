@@ -2,9 +2,9 @@
  *
  * The kernel table: plain data, no CUDA call, testable without a GPU. nvs_select() returns the
  * first row that fits a problem, so rows stand most specific first; rows that stand together and
- * have wave_ns are one entry, of which the cheapest counts, and a row with pays_from counts from
- * there on. What a row can run and what it is chosen for are two questions: kernel= asks the first
- * alone.
+ * have wave_ns are one entry, of which the cheapest counts, and a row with one_wave or pays_mk is
+ * passed over elsewhere. What a row can run and what it is chosen for are two questions: kernel=
+ * asks the first alone.
  */
 #ifndef NVS_DISPATCH_H
 #define NVS_DISPATCH_H
@@ -40,12 +40,14 @@ struct nvs_kernel {
     unsigned needs;
     int tile_m, tile_n; /* rows and columns of C that one cluster (or block) computes */
     int threads;
-    int cluster;      /* blocks that share one tile, along the grid's x; 1: no cluster */
+    int cluster;   /* blocks that share one tile, along the grid's x; 1: no cluster */
+    bool one_wave; /* it beats the rows below it on an H200 where its tiles are one wave of blocks;
+                        nvs_select() passes it over where they are more */
     bool persistent;  /* blocks walk the tiles, so the grid is no larger than the GPU */
     int wave_ns;      /* above 0: the time that one more wave of its blocks takes at k = 2048 on an
-                         H200; it weighs the row against its neighbours that have one too */
-    double pays_from; /* above 0: the m * k * k from which it beats the rows below it on an H200;
-                         nvs_select() passes it over where there is less */
+                        H200; it weighs the row against its neighbours that have one too */
+    int64_t pays_mk;  /* above 0: the m * k from which it beats the rows below it on an H200;
+                        nvs_select() passes it over where there is less */
     int shared_bytes; /* dynamic shared memory */
     int a_box_rows;   /* above 0: A comes by TMA, this many rows in a box, and the kernel takes a
                          struct nvs_a_maps (gemm_args.h) as well; such a row needs NVS_NEEDS_ALL,
@@ -77,9 +79,9 @@ const char *nvs_misfit(const struct nvs_kernel *kernel, const struct nvs_problem
  * has it; also where the row could run the problem but a neighbour is expected to be faster. */
 const char *nvs_reason_against(const struct nvs_kernel *kernel, const struct nvs_problem *problem);
 
-/* The first row that fits and is worth it (pays_from), or NULL. If it has wave_ns, the one of least
- * waves * wave_ns of the rows that fit, have wave_ns and follow it without a row that has none; of
- * equals the first. */
+/* The first row that fits and is worth it (one_wave, pays_mk), or NULL. If it has wave_ns, the one
+ * of least waves * wave_ns of the rows that fit, have wave_ns and follow it without a row that has
+ * none; of equals the first. */
 const struct nvs_kernel *nvs_select(const struct nvs_problem *problem);
 
 /* Into text: the compute capability, and what is against each row of the problem's kind; for a

@@ -34,6 +34,15 @@
                                     .cluster = 1, .shared_bytes = (SHARED), .when = WHEN           \
     }
 
+/* 16 rows and all columns, which are few. */
+#define SM90_WAVE(NAME, COLUMNS, K_MAX, SHARED, WHEN)                                              \
+    {                                                                                              \
+        SM90("warp", NAME), .m_max = INT32_MAX, .n_max = (COLUMNS), .k_max = (K_MAX),              \
+                            .k_multiple = 256, .needs = NVS_NEEDS_ALL, .tile_m = 16,               \
+                            .tile_n = (COLUMNS), .threads = 256, .cluster = 1, .one_wave = true,   \
+                            .shared_bytes = (SHARED), .when = WHEN                                 \
+    }
+
 /* ROWS x COLUMNS of C per cluster, A by TMA. */
 #define SM90_CLUSTER(FILE, ROWS, COLUMNS, M_MAX, WAVE_NS, SHARED, WHEN)                            \
     {                                                                                              \
@@ -54,17 +63,17 @@
     }
 
 /* Few columns, all of B in shared memory; what limits K is its size. */
-#define SM90_STREAM(NAME, COLUMNS, K_MAX, PAYS_FROM, SHARED, WHEN)                                 \
+#define SM90_STREAM(NAME, COLUMNS, K_MAX, PAYS_MK, SHARED, WHEN)                                   \
     {                                                                                              \
-        SM90("stream", NAME),                                                                      \
-            .m_max = INT32_MAX, .n_max = (COLUMNS), .k_max = (K_MAX), .k_multiple = 256,           \
-            .needs = NVS_NEEDS_ALL, .tile_m = 16, .tile_n = (COLUMNS), .threads = 256,             \
-            .cluster = 1, .persistent = true, .pays_from = (PAYS_FROM), .shared_bytes = (SHARED),  \
-            .when = WHEN                                                                           \
+        SM90("stream", NAME), .m_max = INT32_MAX, .n_max = (COLUMNS), .k_max = (K_MAX),            \
+                              .k_multiple = 256, .needs = NVS_NEEDS_ALL, .tile_m = 16,             \
+                              .tile_n = (COLUMNS), .threads = 256, .cluster = 1,                   \
+                              .persistent = true, .pays_mk = (PAYS_MK), .shared_bytes = (SHARED),  \
+                              .when = WHEN                                                         \
     }
 
 /* Fits what was measured with m of 2048 to 28672 and k of 2048 to 8192. */
-#define LINES_PAY 1.15e11
+#define LINES_PAY_MK (24 << 20)
 
 const struct nvs_kernel nvs_kernels[] = {
     SM90_WARP("m8", 1, ONE_STAGE, NVS_SM90_M8_SHARED,
@@ -78,11 +87,19 @@ const struct nvs_kernel nvs_kernels[] = {
                  "up to 32 rows, k a multiple of 256 up to 2048; run on an H200"),
     SM90_WARP("m32_long", 4, LONG_K, NVS_SM90_M32_LONG_SHARED,
               "up to 32 rows, any k; run on an H200"),
-    SM90_STREAM("stream8_lines", 8, 23296, LINES_PAY, NVS_SM90_STREAM8_SHARED,
+    SM90_WAVE("m16n8", 8, 2048, NVS_SM90_M16N8_SHARED,
+              "up to 8 columns, one wave, k a multiple of 256 up to 2048; run on an H200"),
+    SM90_WAVE("m16n8_long", 8, INT32_MAX, NVS_SM90_M16N8_LONG_SHARED,
+              "up to 8 columns, one wave, k a multiple of 256; run on an H200"),
+    SM90_WAVE("m16n16", 16, 2048, NVS_SM90_M16_SHARED,
+              "up to 16 columns, one wave, k a multiple of 256 up to 2048; run on an H200"),
+    SM90_WAVE("m16n16_long", 16, INT32_MAX, NVS_SM90_M16_LONG_SHARED,
+              "up to 16 columns, one wave, k a multiple of 256; run on an H200"),
+    SM90_STREAM("stream8_lines", 8, 23296, LINES_PAY_MK, NVS_SM90_STREAM8_SHARED,
                 "up to 8 columns, much of A, k a multiple of 256 up to 23296; run on an H200"),
     SM90_STREAM("stream8", 8, 23296, 0, NVS_SM90_STREAM8_SHARED,
                 "up to 8 columns, k a multiple of 256 up to 23296; run on an H200"),
-    SM90_STREAM("stream16_lines", 16, 9728, LINES_PAY, NVS_SM90_STREAM16_SHARED,
+    SM90_STREAM("stream16_lines", 16, 9728, LINES_PAY_MK, NVS_SM90_STREAM16_SHARED,
                 "up to 16 columns, much of A, k a multiple of 256 up to 9728; run on an H200"),
     SM90_STREAM("stream16", 16, 9728, 0, NVS_SM90_STREAM16_SHARED,
                 "up to 16 columns, k a multiple of 256 up to 9728; run on an H200"),

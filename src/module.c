@@ -57,14 +57,15 @@ PyDoc_STRVAR(
     "The kernel table, most specific row first: a list of dicts. A problem gets the first\n"
     "row that fits it. Rows that stand together and have \"wave_ns\" count as one: the\n"
     "row with the least waves of blocks times wave_ns, the nanoseconds that one more wave\n"
-    "takes at k = 2048 on an H200. A row with \"pays_from\" counts from that m * k * k on.\n"
+    "takes at k = 2048 on an H200. A row with \"one_wave\" counts where its tiles are one\n"
+    "wave, a row with \"pays_mk\" from that m * k on.\n"
     "kernel= asks only whether a row fits.\n"
     "\n"
     "Of a row: name, symbol, image, kind; what it takes: cc_min, cc_max (compute capability\n"
     "times 10), m_min, m_max, n_min, n_max, k_max, k_multiple, needs (\"aligned_16\",\n"
     "\"aligned_out\", \"aligned_scales\"); how it is launched: tile_m, tile_n, threads, cluster,\n"
-    "persistent, wave_ns (0: none), pays_from (0: always), shared_bytes, a_box_rows (0: no\n"
-    "TMA); when: what it is for; built: whether this build has its code.");
+    "persistent, one_wave, wave_ns (0: none), pays_mk (0: always), shared_bytes,\n"
+    "a_box_rows (0: no TMA); when: what it is for; built: whether this build has its code.");
 
 PyDoc_STRVAR(
     plan_doc,

@@ -41,17 +41,17 @@ kernel_dict(const struct nvs_kernel *kernel)
     }
     bool is_built = kernel->kind == NVS_KIND_CPU || nvs_find_image(kernel->image) != NULL;
     return Py_BuildValue(
-        "{ss sz sz ss si si sL sL sL sL sL si sN si si si si sO si sd si si ss sO}", "name",
+        "{ss sz sz ss si si sL sL sL sL sL si sN si si si si sO sO si sL si si ss sO}", "name",
         kernel->name, "symbol", kernel->symbol, "image", kernel->image, "kind",
         kernel->kind == NVS_KIND_CPU ? "cpu" : "cuda", "cc_min", kernel->cc_min, "cc_max",
         kernel->cc_max, "m_min", (long long)kernel->m_min, "m_max", (long long)kernel->m_max,
         "n_min", (long long)kernel->n_min, "n_max", (long long)kernel->n_max, "k_max",
         (long long)kernel->k_max, "k_multiple", kernel->k_multiple, "needs", needs, "tile_m",
         kernel->tile_m, "tile_n", kernel->tile_n, "threads", kernel->threads, "cluster",
-        kernel->cluster, "persistent", kernel->persistent ? Py_True : Py_False, "wave_ns",
-        kernel->wave_ns, "pays_from", kernel->pays_from, "shared_bytes", kernel->shared_bytes,
-        "a_box_rows", kernel->a_box_rows, "when", kernel->when, "built",
-        is_built ? Py_True : Py_False);
+        kernel->cluster, "one_wave", kernel->one_wave ? Py_True : Py_False, "persistent",
+        kernel->persistent ? Py_True : Py_False, "wave_ns", kernel->wave_ns, "pays_mk",
+        (long long)kernel->pays_mk, "shared_bytes", kernel->shared_bytes, "a_box_rows",
+        kernel->a_box_rows, "when", kernel->when, "built", is_built ? Py_True : Py_False);
 }
 
 PyObject *

@@ -22,6 +22,8 @@ SHAPES = {
     "many-rows": (300, 130, 64),
     "rows-of-several-walks": (10007, 3, 256),
     "walk-of-uneven-shares": (70, 11, 2816),
+    "few-columns": (300, 7, 1280),
+    "few-columns-in-two-waves": (2130, 13, 512),
     "k-segments": (40, 40, 192),
     "k-under-half-a-stage": (5, 37, 768),
     "k-half-a-stage": (13, 20, 1024),

@@ -119,7 +119,8 @@ def test_persistent_grid_is_no_larger_than_the_gpu(m, blocks):
     facts = launch()
     assert facts["symbol"] == "nvs_gemm_sm90_stream8"
     assert (facts["gx"], facts["gy"], facts["gz"], facts["cluster"]) == (blocks, 1, 1, 1)
-    assert plan(m, 5, 256, 1)["grid"] == (blocks, 1, 1)
+    if m > 128:  # else a kernel for one wave of tiles is chosen
+        assert plan(m, 5, 256, 1)["grid"] == (blocks, 1, 1)
 
 
 @pytest.mark.parametrize(

@@ -79,27 +79,31 @@ def test_a_plan_is_the_first_row_that_fits(shape, cc, aligned):
 
 
 @pytest.mark.parametrize("n", range(1, 18))
-@pytest.mark.parametrize("m", [33, 512, 28672])
+@pytest.mark.parametrize("m", [33, 512, 2112, 2113, 28672])
 def test_sparse_weights_and_few_tokens(m, n):
     """On Hopper A streams through blocks that walk its rows; with no GPU in sight, one per tile.
-    Where there is much of A, by whole lines."""
+    Where there is much of A, by whole lines; where a wave takes all, straight on."""
     for k in (256, 2048, 8192, 9728):
         choice = plan(m, n, k, cc=90)
         if n > 16:
             assert not ROWS[choice["kernel"]]["persistent"]
             continue
-        name = "sm90_stream8" if n <= 8 else "sm90_stream16"
-        pays_from = ROWS[f"{name}_lines"]["pays_from"]
-        by_lines = m * k * k >= pays_from > 0
-        row = ROWS[f"{name}_lines" if by_lines else name]
+        columns = 8 if n <= 8 else 16
+        name = f"sm90_stream{columns}"
+        lines = ROWS[f"{name}_lines"]
+        if m <= 16 * 132:
+            name = f"sm90_m16n{columns}" + ("" if k <= 2048 else "_long")
+        elif m * k >= lines["pays_mk"] > 0:
+            name = lines["name"]
+        else:
+            assert choice["why"][lines["name"]].endswith("where there is more of A")
+        row = ROWS[name]
         assert choice["kernel"] == row["name"]
-        if not by_lines:
-            assert choice["why"][f"{name}_lines"].endswith(
-                f"from m * k * k = {pays_from:.3g} on, got {m * k * k:.3g}"
-            )
-        assert row["persistent"]
+        assert row["persistent"] == ("stream" in name)
         assert row["tile_n"] >= n
-        assert choice["grid"] == (-(-m // row["tile_m"]), 1, 1)
+        tiles = -(-m // row["tile_m"])
+        assert choice["grid"] == ((tiles, 1, 1) if row["persistent"] else (1, tiles, 1))
+    assert "one wave" in plan(28672, 1, 2048, cc=90)["why"]["sm90_m16n8"]
     for k, aligned in ((32768, True), (2048 + 64, True), (2048, False)):
         choice = plan(m, n, k, cc=90, aligned=aligned)
         assert not ROWS[choice["kernel"]]["persistent"]
