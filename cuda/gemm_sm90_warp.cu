@@ -326,8 +326,10 @@ gemm_one_stage(const nvs_gemm_args &parameters)
     reduce_and_store<S>(args, block.shared + S::SUMS, block.row0, block.column0, sum);
 }
 
-/* Any K, up to STAGES of its stages on their way; rows aligned to 16 bytes, scales to SCALE_CHUNK,
- * or any address if that is 0. */
+/* Any K, a ring of STAGES of its stages; rows aligned to 16 bytes, scales to SCALE_CHUNK, or any
+ * address if that is 0. A stage is copied to where the one before last stood, which all warps have
+ * left when they meet for the next; of two stages one is not yet left then, so they meet once more.
+ * The copies stand first in the loop, where the jump over them is short of nothing. */
 template <class S, int STAGES, int SCALE_CHUNK>
 NVS_DEVICE void
 gemm_long(const nvs_gemm_args &parameters)
@@ -335,33 +337,36 @@ gemm_long(const nvs_gemm_args &parameters)
     using R = ring<S, STAGES>;
     const nvs_gemm_args args = load_args(parameters);
     const block_place block = place_block<S>();
-    uint32_t ahead = 0;
-    const auto copy_next = [&](uint32_t slot) {
+    uint32_t ahead = 0, to = 0;
+    const auto copy_next = [&] {
         if (ahead < (uint32_t)args.k) {
             if constexpr (SCALE_CHUNK > 0)
                 copy_columns<S, THREADS, STAGE_K, SCALE_CHUNK>(
-                    args, block.shared + slot, block.row0, block.column0, ahead, 0, threadIdx.x);
+                    args, block.shared + to, block.row0, block.column0, ahead, 0, threadIdx.x);
             else
-                copy_stage_bytewise<S>(args, block.shared + slot, block.row0, block.column0, ahead);
+                copy_stage_bytewise<S>(args, block.shared + to, block.row0, block.column0, ahead);
         }
         ahead += STAGE_K;
+        to = R::next(to);
         cp_async_commit_group();
     };
-    copy_next(0);
+    copy_next();
     write_table_entry(block.table, threadIdx.x);
 #pragma unroll 1
-    for (uint32_t slot = R::next(0); slot != 0; slot = R::next(slot))
-        copy_next(slot);
+    for (int i = 1; i < STAGES - 1; ++i)
+        copy_next();
     const lane_place at = place_lane<S>(block.shared, block.table);
     float sum[S::M_TILES][S::N_TILES][4] = {};
     uint32_t slot = 0;
 #pragma unroll 1
     for (uint32_t k0 = 0; k0 < (uint32_t)args.k; k0 += STAGE_K) {
-        cp_async_wait_group(STAGES - 1);
+        if (STAGES == 2 || k0 > 0)
+            copy_next();
+        cp_async_wait_group(STAGES == 2 ? 1 : STAGES - 2);
         __syncthreads();
         multiply<S>(at, slot, sum);
-        __syncthreads();
-        copy_next(slot);
+        if (STAGES == 2)
+            __syncthreads();
         slot = R::next(slot);
     }
     reduce_and_store<S>(args, block.shared + S::SUMS, block.row0, block.column0, sum);
@@ -379,12 +384,12 @@ gemm_long(const nvs_gemm_args &parameters)
     }
 
 KERNEL(nvs_gemm_sm90_m8, 1, 2, false, 1, NVS_SM90_M8_SHARED, gemm_one_stage<S>)
-KERNEL(nvs_gemm_sm90_m8_long, 1, 2, false, 2, NVS_SM90_M8_LONG_SHARED, gemm_long<S, 2, 4>)
+KERNEL(nvs_gemm_sm90_m8_long, 1, 2, false, 4, NVS_SM90_M8_LONG_SHARED, gemm_long<S, 4, 4>)
 KERNEL(nvs_gemm_sm90_m16, 2, 2, false, 1, NVS_SM90_M16_SHARED, gemm_one_stage<S>)
-KERNEL(nvs_gemm_sm90_m16_long, 2, 2, false, 2, NVS_SM90_M16_LONG_SHARED, gemm_long<S, 2, 4>)
+KERNEL(nvs_gemm_sm90_m16_long, 2, 2, false, 3, NVS_SM90_M16_LONG_SHARED, gemm_long<S, 3, 4>)
 KERNEL(nvs_gemm_sm90_m16n8, 2, 1, true, 1, NVS_SM90_M16N8_SHARED, gemm_one_stage<S>)
-KERNEL(nvs_gemm_sm90_m16n8_long, 2, 1, true, 3, NVS_SM90_M16N8_LONG_SHARED, gemm_long<S, 3, 16>)
+KERNEL(nvs_gemm_sm90_m16n8_long, 2, 1, true, 4, NVS_SM90_M16N8_LONG_SHARED, gemm_long<S, 4, 16>)
 KERNEL(nvs_gemm_sm90_m16n16, 2, 2, true, 1, NVS_SM90_M16_SHARED, gemm_one_stage<S>)
-KERNEL(nvs_gemm_sm90_m16n16_long, 2, 2, true, 2, NVS_SM90_M16_LONG_SHARED, gemm_long<S, 2, 16>)
+KERNEL(nvs_gemm_sm90_m16n16_long, 2, 2, true, 3, NVS_SM90_M16N16_LONG_SHARED, gemm_long<S, 3, 16>)
 KERNEL(nvs_gemm_sm90_m32_long, 4, 2, false, 2, NVS_SM90_M32_LONG_SHARED, gemm_long<S, 2, 4>)
 KERNEL(nvs_gemm_sm90_m32_any, 4, 2, false, 2, NVS_SM90_M32_LONG_SHARED, gemm_long<S, 2, 0>)

@@ -93,7 +93,7 @@ const struct nvs_kernel nvs_kernels[] = {
               "up to 8 columns, one wave, k a multiple of 256; run on an H200"),
     SM90_WAVE("m16n16", 16, 2048, NVS_SM90_M16_SHARED,
               "up to 16 columns, one wave, k a multiple of 256 up to 2048; run on an H200"),
-    SM90_WAVE("m16n16_long", 16, INT32_MAX, NVS_SM90_M16_LONG_SHARED,
+    SM90_WAVE("m16n16_long", 16, INT32_MAX, NVS_SM90_M16N16_LONG_SHARED,
               "up to 16 columns, one wave, k a multiple of 256; run on an H200"),
     SM90_STREAM("stream8_lines", 8, 23296, LINES_PAY_MK, NVS_SM90_STREAM8_SHARED,
                 "up to 8 columns, much of A, k a multiple of 256 up to 23296; run on an H200"),
