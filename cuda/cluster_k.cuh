@@ -111,16 +111,16 @@ place_a(uint32_t a, uint32_t superslab, uint32_t row)
     return at;
 }
 
-template <int ROWS, int LANE_ROWS>
+/* META: where metadata stands, bytes behind the values. */
+template <int META, int LANE_ROWS>
 NVS_DEVICE void
 load_a(const a_place &at, a_share<LANE_ROWS> &share)
 {
-    using A = a_tile<ROWS>;
 #pragma unroll
     for (int r = 0; r < LANE_ROWS; ++r) {
         const uint32_t vals = (at.vals ^ r * 16) + r * NVS_A_BOX; /* odd rows swap chunks */
         share.vals[r] = ld_shared_v4(vals);
-        share.meta[r] = ld_shared_v4(vals + A::META - A::VALS);
+        share.meta[r] = ld_shared_v4(vals + META);
         decode_scales(ld_shared_u32(at.scale + r * NVS_A_SCALE_BOX), share.scale[r]);
     }
 }

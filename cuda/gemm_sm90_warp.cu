@@ -329,7 +329,7 @@ gemm_one_stage(const nvs_gemm_args &parameters)
 /* Any K, a ring of STAGES of its stages; rows aligned to 16 bytes, scales to SCALE_CHUNK, or any
  * address if that is 0. A stage is copied to where the one before last stood, which all warps have
  * left when they meet for the next; of two stages one is not yet left then, so they meet once more.
- * The copies stand first in the loop, where the jump over them is short of nothing. */
+ * The copies come after the arithmetic, whose reads of shared memory would queue behind them. */
 template <class S, int STAGES, int SCALE_CHUNK>
 NVS_DEVICE void
 gemm_long(const nvs_gemm_args &parameters)
@@ -360,12 +360,14 @@ gemm_long(const nvs_gemm_args &parameters)
     uint32_t slot = 0;
 #pragma unroll 1
     for (uint32_t k0 = 0; k0 < (uint32_t)args.k; k0 += STAGE_K) {
-        if (STAGES == 2 || k0 > 0)
+        if (STAGES == 2)
             copy_next();
         cp_async_wait_group(STAGES == 2 ? 1 : STAGES - 2);
         __syncthreads();
         multiply<S>(at, slot, sum);
-        if (STAGES == 2)
+        if (STAGES > 2)
+            copy_next();
+        else
             __syncthreads();
         slot = R::next(slot);
     }

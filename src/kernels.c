@@ -52,15 +52,21 @@
             .shared_bytes = (SHARED), .when = WHEN                                                 \
     }
 
-/* ROWS x COLUMNS of C per cluster, A by TMA through a ring, any number of stages of K. */
-#define SM90_RING(FILE, ROWS, COLUMNS, WAVE_NS, SHARED)                                            \
+/* ROWS x COLUMNS of C by CLUSTER blocks, A by TMA through a ring, any number of stages of K. */
+#define SM90_RING(FILE, NAME, ROWS, COLUMNS, THREADS, CLUSTER, WAVE_NS, SHARED)                    \
     {                                                                                              \
-        SM90(FILE, "m" #ROWS "n" #COLUMNS "_ring"),                                                \
+        SM90(FILE, NAME),                                                                          \
             .m_max = INT32_MAX, .n_max = INT32_MAX, .k_max = INT32_MAX, .k_multiple = 256,         \
-            .needs = NVS_NEEDS_ALL, .tile_m = (ROWS), .tile_n = (COLUMNS), .threads = 640,         \
-            .cluster = 2, .wave_ns = (WAVE_NS), .a_box_rows = (ROWS), .shared_bytes = (SHARED),    \
+            .needs = NVS_NEEDS_ALL, .tile_m = (ROWS), .tile_n = (COLUMNS), .threads = (THREADS),   \
+            .cluster = (CLUSTER), .wave_ns = (WAVE_NS), .a_box_rows = (ROWS),                      \
+            .shared_bytes = (SHARED),                                                              \
             .when = #ROWS " x " #COLUMNS " tiles, k a multiple of 256; run on an H200"             \
     }
+
+/* The same with B decoded once for all rows. */
+#define SM90_TALL(NAME, ROWS, CLUSTER, WAVE_NS)                                                    \
+    SM90_RING("tall", "m" #ROWS "n64_" NAME, ROWS, 64, 128 + 2 * (ROWS), CLUSTER, WAVE_NS,         \
+              NVS_SM90_M##ROWS##N64_RING_SHARED)
 
 /* Few columns, all of B in shared memory; what limits K is its size. */
 #define SM90_STREAM(NAME, COLUMNS, K_MAX, PAYS_MK, SHARED, WHEN)                                   \
@@ -109,9 +115,12 @@ const struct nvs_kernel nvs_kernels[] = {
                  "64 x 64 tiles, k a multiple of 256 up to 2048; run on an H200"),
     SM90_CLUSTER("m128", 128, 64, INT32_MAX, 5000, NVS_SM90_M128N64_SHARED,
                  "128 x 64 tiles, k a multiple of 256 up to 2048; run on an H200"),
-    SM90_RING("ring", 64, 32, 3450, NVS_SM90_M64N32_RING_SHARED),
-    SM90_RING("ring", 64, 64, 4500, NVS_SM90_M64N64_RING_SHARED),
-    SM90_RING("m128_ring", 128, 64, 6400, NVS_SM90_M128N64_RING_SHARED),
+    SM90_RING("ring", "m64n32_ring", 64, 32, 640, 2, 3450, NVS_SM90_M64N32_RING_SHARED),
+    SM90_RING("ring", "m64n64_ring", 64, 64, 640, 2, 4500, NVS_SM90_M64N64_RING_SHARED),
+    SM90_TALL("ring", 128, 2, 6400),
+    SM90_TALL("ring", 192, 2, 8000),
+    SM90_TALL("ring", 256, 2, 9600),
+    SM90_TALL("solo", 256, 1, 15400),
     {
         SM90("wgmma", "m64n32_long"),
         LONG_K,

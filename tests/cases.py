@@ -35,6 +35,7 @@ SHAPES = {
     "row-tiles-of-two-and-a-superslab": (300, 100, 2304),
     "row-tiles-of-two-and-half-a-stage": (257, 65, 2560),
     "row-tiles-of-two-and-two-stages-more": (129, 100, 4352),
+    "row-tiles-of-six-and-19-superslabs": (330, 70, 4864),
     "two-stages-and-one": (64, 64, 3072),
     "two-stages-of-two-and-a-superslab": (130, 66, 4352),
     "four-stages-of-two": (65, 98, 8192),

@@ -120,6 +120,9 @@ def test_sparse_weights_and_few_tokens(m, n):
         (33, "m64n32", "m64n32_ring", "m64n32_long"),
         (65, "m64n64", "m64n64_ring", "m64n32_long"),
         (129, "m128n64", "m128n64_ring", "m64n32_long"),
+        (257, "m192n64_ring", "m192n64_ring", "m64n32_long"),
+        (385, "m256n64_ring", "m256n64_ring", "m64n32_long"),
+        (1024, "m256n64_solo", "m256n64_solo", "m64n32_long"),
     ],
 )
 def test_one_stage_takes_whole_shares_of_k(m, name, long, other):
@@ -133,7 +136,8 @@ def test_one_stage_takes_whole_shares_of_k(m, name, long, other):
         assert "multiples of 256" in choice["why"][name]
     choice = plan(m, 2048, 2304, cc=90)
     assert choice["kernel"] == long
-    assert "up to 2048" in choice["why"][name]
+    if long != name:
+        assert "up to 2048" in choice["why"][name]
     nothing = plan(m, 2048, 0, cc=90)
     if ROWS[name]["a_box_rows"]:  # TMA has no map of nothing
         assert nothing["kernel"] == other
@@ -159,7 +163,13 @@ def waves_passed_over(why):
         (128, 2048, "m64n64"),
         (129, 2048, "m128n64"),
         (256, 2048, "m128n64"),
-        (512, 2048, "m128n64"),  # two waves
+        (257, 2048, "m192n64_ring"),
+        (384, 2048, "m192n64_ring"),
+        (385, 2048, "m256n64_ring"),
+        (512, 2048, "m256n64_ring"),  # one wave; two of m128n64
+        (513, 2048, "m128n64"),  # three waves
+        (769, 2048, "m256n64_solo"),
+        (1024, 2048, "m256n64_solo"),
         (2048, 17, "m64n32"),
         (2048, 64, "m64n32"),
         (2048, 65, "m64n64"),
@@ -169,8 +179,9 @@ def waves_passed_over(why):
         (4225, 32, "m128n64"),
         (8192, 32, "m128n64"),
         (8192, 64, "m128n64"),
-        (8449, 32, "m64n32"),  # three waves; two of m128n64
-        (2**20, 2**20, "m128n64"),
+        (8449, 32, "m192n64_ring"),  # one wave; three of m64n32
+        (16384, 32, "m256n64_ring"),
+        (2**20, 2**20, "m256n64_solo"),
     ],
 )
 def test_the_cheapest_waves(m, n, name):
