@@ -46,7 +46,10 @@ def slices(rows: Sequence[dict[str, Any]]) -> list[tuple[str, str, list[dict[str
 
 def plot(rows: Sequence[dict[str, Any]], free: str, column: str, axis: Any, label: str) -> None:
     """Draw `column` against the size named `free`, one line per kernel, on a matplotlib axis."""
+    from matplotlib import colormaps
+
     kernels = dict.fromkeys((row["kernel"], row["role"]) for row in rows)
+    axis.set_prop_cycle(color=colormaps["tab20"].colors)  # there are more kernels than ten
     for kernel, role in kernels:
         mine = [row for row in rows if row["kernel"] == kernel and row[column] != ""]
         if mine:
