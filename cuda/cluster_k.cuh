@@ -97,30 +97,45 @@ struct a_place {
     uint32_t vals, scale;
 };
 
-/* superslab: 0..3. row: of the tile, the lane's first; if it has two, an even one. */
+/* vals: of the superslab's half. superslab: 0..3 of a stage. row: of the tile, the lane's first; if
+ * it has two, an even one. */
+NVS_DEVICE a_place
+place_a(uint32_t vals, uint32_t scale, uint32_t superslab, uint32_t row)
+{
+    const uint32_t q = threadIdx.x % 4;
+    a_place at;
+    at.vals = vals + row * NVS_A_BOX + (((superslab % 2 * 4 + q) ^ (row & 7)) << 4);
+    at.scale = scale + row * NVS_A_SCALE_BOX + ((superslab ^ (row >> 1 & 3)) << 4) + q * 4;
+    return at;
+}
+
+/* The same in an a_tile. */
 template <int ROWS>
 NVS_DEVICE a_place
 place_a(uint32_t a, uint32_t superslab, uint32_t row)
 {
     using A = a_tile<ROWS>;
-    const uint32_t q = threadIdx.x % 4;
-    a_place at;
-    at.vals = a + A::VALS + superslab / 2 * A::HALF + row * NVS_A_BOX +
-              (((superslab % 2 * 4 + q) ^ (row & 7)) << 4);
-    at.scale = a + A::SCALE + row * NVS_A_SCALE_BOX + ((superslab ^ (row >> 1 & 3)) << 4) + q * 4;
-    return at;
+    return place_a(a + A::VALS + superslab / 2 * A::HALF, a + A::SCALE, superslab, row);
 }
 
-/* META: where metadata stands, bytes behind the values. */
+/* Row r of the lane's own but for its scales. META: where metadata stands, bytes behind the values. */
 template <int META, int LANE_ROWS>
+NVS_DEVICE void
+load_a_row(uint32_t vals, int r, a_share<LANE_ROWS> &share)
+{
+    vals = (vals ^ r * 16) + r * NVS_A_BOX; /* odd rows swap chunks */
+    share.vals[r] = ld_shared_v4(vals);
+    share.meta[r] = ld_shared_v4(vals + META);
+}
+
+template <int ROWS, int LANE_ROWS>
 NVS_DEVICE void
 load_a(const a_place &at, a_share<LANE_ROWS> &share)
 {
+    using A = a_tile<ROWS>;
 #pragma unroll
     for (int r = 0; r < LANE_ROWS; ++r) {
-        const uint32_t vals = (at.vals ^ r * 16) + r * NVS_A_BOX; /* odd rows swap chunks */
-        share.vals[r] = ld_shared_v4(vals);
-        share.meta[r] = ld_shared_v4(vals + META);
+        load_a_row<A::META - A::VALS>(at.vals, r, share);
         decode_scales(ld_shared_u32(at.scale + r * NVS_A_SCALE_BOX), share.scale[r]);
     }
 }

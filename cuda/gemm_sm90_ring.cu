@@ -150,8 +150,7 @@ multiply_stages(const nvs_gemm_args &args, b_walk<store_shape<S>::RUN> &walk, b_
         mbarrier_wait(slot_barriers + part / 2 * 8, parity);
         a_share<2> a;
         uint32_t meta[SLABS];
-        load_a<a_tile<S::BM>::META>(
-            place_a<S::BM>(shared + S::A + slot * a_tile<S::BM>::BYTES, part, row), a);
+        load_a<S::BM>(place_a<S::BM>(shared + S::A + slot * a_tile<S::BM>::BYTES, part, row), a);
         __syncwarp();
         if (lane == 0)
             mbarrier_arrive(slot_barriers + EMPTY);

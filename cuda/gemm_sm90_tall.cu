@@ -143,7 +143,8 @@ using pair = uint32_t[2][2][4]; /* two slabs in f16 */
 /* Where a lane finds its segments of its two rows of A, in the first slot; and these rows' scales
  * in the next four superslabs, all read at once, so that one place does for all stages'. */
 struct a_walk {
-    uint32_t vals, scale, words[2][4];
+    a_place first;
+    uint32_t words[2][4];
     quad_transpose transpose;
 };
 
@@ -152,11 +153,9 @@ template <class S>
 NVS_DEVICE a_walk
 start_a_walk(uint32_t shared, uint32_t row)
 {
-    const uint32_t q = threadIdx.x % 4;
     a_walk walk;
-    walk.vals = shared + S::A + row * NVS_A_BOX + ((q ^ (row & 7)) << 4);
-    walk.scale = shared + S::SCALE + row * NVS_A_SCALE_BOX + ((row >> 1 & 3) << 4) + q * 4;
-    walk.transpose = quad_transpose_of(q);
+    walk.first = place_a(shared + S::A, shared + S::SCALE, 0, row);
+    walk.transpose = quad_transpose_of(threadIdx.x % 4);
     return walk;
 }
 
@@ -172,16 +171,14 @@ load_next_a(uint32_t shared, uint32_t s, a_walk &walk, a_share<2> &a, uint32_t (
         for (int r = 0; r < 2; ++r)
 #pragma unroll
             for (int i = 0; i < 4; ++i)
-                walk.words[r][i] = ld_shared_u32((walk.scale ^ i << 4) + r * NVS_A_SCALE_BOX);
+                walk.words[r][i] = ld_shared_u32((walk.first.scale ^ i << 4) + r * NVS_A_SCALE_BOX);
     }
     if (s % 2 == 0)
         mbarrier_wait(shared + S::A_IS_THERE + 8 * slot, half / S::SLOTS & 1);
-    const uint32_t vals = (walk.vals ^ s % 2 * 64) + slot * S::SLOT_BYTES;
+    const uint32_t vals = (walk.first.vals ^ s % 2 * 64) + slot * S::SLOT_BYTES;
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-        const uint32_t at = (vals ^ r * 16) + r * NVS_A_BOX; /* odd rows swap chunks */
-        a.vals[r] = ld_shared_v4(at);
-        a.meta[r] = ld_shared_v4(at + S::VALS_BYTES);
+        load_a_row<S::VALS_BYTES>(vals, r, a);
         decode_scales(walk.words[r][0], a.scale[r]);
 #pragma unroll
         for (int i = 0; i < 3; ++i)
@@ -219,8 +216,8 @@ issue_pair(const pair &step, const uint32_t (&meta)[SLABS], int first, uint64_t 
  * MMAs run. */
 template <class S>
 NVS_DEVICE void
-multiply_superslab(uint32_t shared, uint32_t s, uint32_t superslabs, a_walk &walk, a_share<2> &a,
-                   uint32_t (&transposed)[SLABS], pair &first, float (&sum)[S::BN / 2])
+multiply_and_prepare(uint32_t shared, uint32_t s, uint32_t superslabs, a_walk &walk, a_share<2> &a,
+                     uint32_t (&transposed)[SLABS], pair &first, float (&sum)[S::BN / 2])
 {
     /* By a shuffle, so that it is made in uniform registers. */
     const uint64_t tile = swizzle128_descriptor(
@@ -259,7 +256,7 @@ multiply_all(uint32_t shared, uint32_t superslabs, uint32_t row, float (&sum)[S:
     decode_pair(a, 0, first);
 #pragma unroll 1
     for (uint32_t s = 0; s < superslabs; ++s)
-        multiply_superslab<S>(shared, s, superslabs, walk, a, transposed, first, sum);
+        multiply_and_prepare<S>(shared, s, superslabs, walk, a, transposed, first, sum);
 }
 
 /* By the first multiplier's warp: the mbarriers, and the first boxes of A, which take long to issue.

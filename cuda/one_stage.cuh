@@ -234,7 +234,7 @@ multiply_superslabs(const a_place &at, const quad_transpose &transpose, uint64_t
     uint32_t meta[N][SLABS];
 #pragma unroll
     for (int s = 0; s < N; ++s)
-        load_a<a_tile<S::BM>::META>(superslab_on<S::BM>(at, s), a[s]);
+        load_a<S::BM>(superslab_on<S::BM>(at, s), a[s]);
 #pragma unroll
     for (int s = 0; s < N; ++s)
         decode_metadata(a[s], transpose, meta[s]);
