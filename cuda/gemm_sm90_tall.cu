@@ -198,18 +198,14 @@ decode_pair(const a_share<2> &a, int first, pair &step)
         decode_a(a, first + i, step[i]);
 }
 
+/* Slabs i and i + 1 of a superslab whose f16 tile is `tile`. */
 template <class S>
 NVS_DEVICE void
-issue_pair(const pair &step, const uint32_t (&meta)[SLABS], int first, uint64_t tile,
+issue_pair(const pair &step, const uint32_t (&meta)[SLABS], int i, uint64_t tile,
            float (&sum)[S::BN / 2])
 {
-    wgmma_fence();
-#pragma unroll
-    for (int i = 0; i < 2; ++i)
-        issue_slab<S::BN>(step[i], first + i, tile + (first + i) * (S::BN * 128 >> 4),
-                          meta[first + i], sum);
-    wgmma_commit_group();
-    keep_order();
+    multiply_pair<S::BN>(step[0], step[1], i, tile + i * (S::BN * 128 >> 4), meta[i], meta[i + 1],
+                         sum);
 }
 
 /* Superslab s, whose first two slabs and metadata are ready; then the same of the next, while its

@@ -392,6 +392,6 @@ KERNEL(nvs_gemm_sm90_m16_long, 2, 2, false, 3, NVS_SM90_M16_LONG_SHARED, gemm_lo
 KERNEL(nvs_gemm_sm90_m16n8, 2, 1, true, 1, NVS_SM90_M16N8_SHARED, gemm_one_stage<S>)
 KERNEL(nvs_gemm_sm90_m16n8_long, 2, 1, true, 4, NVS_SM90_M16N8_LONG_SHARED, gemm_long<S, 4, 16>)
 KERNEL(nvs_gemm_sm90_m16n16, 2, 2, true, 1, NVS_SM90_M16_SHARED, gemm_one_stage<S>)
-KERNEL(nvs_gemm_sm90_m16n16_long, 2, 2, true, 3, NVS_SM90_M16N16_LONG_SHARED, gemm_long<S, 3, 16>)
+KERNEL(nvs_gemm_sm90_m16n16_long, 2, 2, true, 3, NVS_SM90_M16_LONG_SHARED, gemm_long<S, 3, 16>)
 KERNEL(nvs_gemm_sm90_m32_long, 4, 2, false, 2, NVS_SM90_M32_LONG_SHARED, gemm_long<S, 2, 4>)
 KERNEL(nvs_gemm_sm90_m32_any, 4, 2, false, 2, NVS_SM90_M32_LONG_SHARED, gemm_long<S, 2, 0>)

@@ -201,13 +201,9 @@ multiply_in_pairs(const a_share<S::LANE_ROWS> (&a)[N], const uint32_t (&meta)[N]
     }
 #pragma unroll
     for (int slab = 0; slab < N * SLABS; slab += 2) {
-        wgmma_fence();
-#pragma unroll
-        for (int s = slab; s < slab + 2; ++s)
-            issue_slab<S::BN>(step[s % WINDOW], s % SLABS, tiles + s * (S::BN * 128 >> 4),
-                              meta[s / SLABS][s % SLABS], sum);
-        wgmma_commit_group();
-        keep_order(); /* as in multiply_slab() */
+        multiply_pair<S::BN>(step[slab % WINDOW], step[slab % WINDOW + 1], slab % SLABS,
+                             tiles + slab * (S::BN * 128 >> 4), meta[slab / SLABS][slab % SLABS],
+                             meta[slab / SLABS][slab % SLABS + 1], sum);
         if (S::LEAD > 0 && slab + 2 == S::LEAD && part == 0)
             bar_arrive(LEAD_IS_TAKEN, WORKERS);
         const int next = slab + AHEAD;

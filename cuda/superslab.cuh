@@ -161,6 +161,19 @@ multiply_slab(const uint32_t (&step)[2][4], int i, uint64_t slab, uint32_t meta,
     keep_order();
 }
 
+/* Slabs i and i + 1 as one group; `slab` is the first one's f16 tile. */
+template <int BN>
+NVS_DEVICE void
+multiply_pair(const uint32_t (&first)[2][4], const uint32_t (&second)[2][4], int i, uint64_t slab,
+              uint32_t first_meta, uint32_t second_meta, float (&sum)[BN / 2])
+{
+    wgmma_fence();
+    issue_slab<BN>(first, i, slab, first_meta, sum);
+    issue_slab<BN>(second, i + 1, slab + (BN * 128 >> 4), second_meta, sum);
+    wgmma_commit_group();
+    keep_order();
+}
+
 /* A's four slabs against the part's B tile. The part's threads meet once, when the first slab of A
  * is ready and so, by then, is the tile; each has called fence_proxy_async() since it wrote there. */
 template <int BN, int ROWS>

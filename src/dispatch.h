@@ -40,14 +40,14 @@ struct nvs_kernel {
     unsigned needs;
     int tile_m, tile_n; /* rows and columns of C that one cluster (or block) computes */
     int threads;
-    int cluster;   /* blocks that share one tile, along the grid's x; 1: no cluster */
-    bool one_wave; /* it beats the rows below it on an H200 where its tiles are one wave of blocks;
-                        nvs_select() passes it over where they are more */
+    int cluster;      /* blocks that share one tile, along the grid's x; 1: no cluster */
+    bool one_wave;    /* it beats the rows below it on an H200 where its tiles are one wave of
+                         blocks; nvs_select() passes it over where they are more */
     bool persistent;  /* blocks walk the tiles, so the grid is no larger than the GPU */
     int wave_ns;      /* above 0: the time that one more wave of its blocks takes at k = 2048 on an
-                        H200; it weighs the row against its neighbours that have one too */
+                         H200; it weighs the row against its neighbours that have one too */
     int64_t pays_mk;  /* above 0: the m * k from which it beats the rows below it on an H200;
-                        nvs_select() passes it over where there is less */
+                         nvs_select() passes it over where there is less */
     int shared_bytes; /* dynamic shared memory */
     int a_box_rows;   /* above 0: A comes by TMA, this many rows in a box, and the kernel takes a
                          struct nvs_a_maps (gemm_args.h) as well; such a row needs NVS_NEEDS_ALL,

@@ -34,14 +34,23 @@
                                     .cluster = 1, .shared_bytes = (SHARED), .when = WHEN           \
     }
 
-/* 16 rows and all columns, which are few. */
-#define SM90_WAVE(NAME, COLUMNS, K_MAX, SHARED, WHEN)                                              \
+/* 16 rows and all columns, which are few; then how the blocks go over the rows. */
+#define SM90_FEW_COLUMNS(FILE, NAME, COLUMNS, K_MAX, SHARED, WHEN, ...)                            \
     {                                                                                              \
-        SM90("warp", NAME), .m_max = INT32_MAX, .n_max = (COLUMNS), .k_max = (K_MAX),              \
-                            .k_multiple = 256, .needs = NVS_NEEDS_ALL, .tile_m = 16,               \
-                            .tile_n = (COLUMNS), .threads = 256, .cluster = 1, .one_wave = true,   \
-                            .shared_bytes = (SHARED), .when = WHEN                                 \
+        SM90(FILE, NAME), .m_max = INT32_MAX, .n_max = (COLUMNS), .k_max = (K_MAX),                \
+                          .k_multiple = 256, .needs = NVS_NEEDS_ALL, .tile_m = 16,                 \
+                          .tile_n = (COLUMNS), .threads = 256, .cluster = 1,                       \
+                          .shared_bytes = (SHARED), .when = WHEN, __VA_ARGS__                      \
     }
+
+/* In one wave. */
+#define SM90_WAVE(NAME, COLUMNS, K_MAX, SHARED, WHEN)                                              \
+    SM90_FEW_COLUMNS("warp", NAME, COLUMNS, K_MAX, SHARED, WHEN, .one_wave = true)
+
+/* Walking, with all of B in shared memory; what limits K is its size. */
+#define SM90_STREAM(NAME, COLUMNS, K_MAX, PAYS_MK, SHARED, WHEN)                                   \
+    SM90_FEW_COLUMNS("stream", NAME, COLUMNS, K_MAX, SHARED, WHEN, .persistent = true,             \
+                     .pays_mk = (PAYS_MK))
 
 /* ROWS x COLUMNS of C per cluster, A by TMA. */
 #define SM90_CLUSTER(FILE, ROWS, COLUMNS, M_MAX, WAVE_NS, SHARED, WHEN)                            \
@@ -68,16 +77,6 @@
     SM90_RING("tall", "m" #ROWS "n64_" NAME, ROWS, 64, 128 + 2 * (ROWS), CLUSTER, WAVE_NS,         \
               NVS_SM90_M##ROWS##N64_RING_SHARED)
 
-/* Few columns, all of B in shared memory; what limits K is its size. */
-#define SM90_STREAM(NAME, COLUMNS, K_MAX, PAYS_MK, SHARED, WHEN)                                   \
-    {                                                                                              \
-        SM90("stream", NAME), .m_max = INT32_MAX, .n_max = (COLUMNS), .k_max = (K_MAX),            \
-                              .k_multiple = 256, .needs = NVS_NEEDS_ALL, .tile_m = 16,             \
-                              .tile_n = (COLUMNS), .threads = 256, .cluster = 1,                   \
-                              .persistent = true, .pays_mk = (PAYS_MK), .shared_bytes = (SHARED),  \
-                              .when = WHEN                                                         \
-    }
-
 /* Fits what was measured with m of 2048 to 28672 and k of 2048 to 8192. */
 #define LINES_PAY_MK (24 << 20)
 
@@ -99,7 +98,7 @@ const struct nvs_kernel nvs_kernels[] = {
               "up to 8 columns, one wave, k a multiple of 256; run on an H200"),
     SM90_WAVE("m16n16", 16, 2048, NVS_SM90_M16_SHARED,
               "up to 16 columns, one wave, k a multiple of 256 up to 2048; run on an H200"),
-    SM90_WAVE("m16n16_long", 16, INT32_MAX, NVS_SM90_M16N16_LONG_SHARED,
+    SM90_WAVE("m16n16_long", 16, INT32_MAX, NVS_SM90_M16_LONG_SHARED,
               "up to 16 columns, one wave, k a multiple of 256; run on an H200"),
     SM90_STREAM("stream8_lines", 8, 23296, LINES_PAY_MK, NVS_SM90_STREAM8_SHARED,
                 "up to 8 columns, much of A, k a multiple of 256 up to 23296; run on an H200"),

@@ -28,7 +28,9 @@ def test_every_row_is_complete():
         assert min(row["tile_m"], row["tile_n"]) > 0
         assert row["when"]
         assert row["persistent"] in (False, True)
+        assert row["one_wave"] in (False, True)
         assert row["wave_ns"] >= 0
+        assert row["pays_mk"] >= 0
         if row["kind"] == "cuda":
             assert row["cc_min"] <= row["cc_max"]
             assert row["threads"] % 32 == 0
