@@ -24,7 +24,7 @@ struct b_stream {
     const uint8_t *codes, *scale; /* of the first column */
     uint32_t ld;
     int columns, scale_columns;        /* left of B, from there */
-    uint32_t next, superslabs;         /* of the block's share */
+    uint32_t next;                     /* superslab of the block's share */
     uint32_t to, scale_to, scale_from; /* where to, and where the scales to its codes are */
     uint32_t slot;                     /* of B, in bytes */
 };
@@ -46,7 +46,6 @@ start_stream(const nvs_gemm_args &args, const share &block, const b_place &at)
     stream.columns = (int)((uint32_t)args.n - column);
     stream.scale_columns = lane < 8 * stream.UNITS ? (int)((uint32_t)args.n - scale_column) : 0;
     stream.next = 0;
-    stream.superslabs = block.superslabs;
     stream.to = block.shared + S::B + row * (SUPERSLAB / 2) + at.chunk * 16;
     stream.scale_to = block.shared + S::B + S::B_SCALE + scale_row * (SUPERSLAB / 16);
     stream.scale_from = block.shared + S::B + S::B_SCALE + at.chunk / 2 * 4 +
@@ -59,10 +58,10 @@ start_stream(const nvs_gemm_args &args, const share &block, const b_place &at)
  * and so is what comes behind the block's share of K. */
 template <class S>
 NVS_DEVICE void
-copy_next_b(b_stream<S> &stream)
+copy_next_b(const share &block, b_stream<S> &stream)
 {
-    const int columns = stream.next < stream.superslabs ? stream.columns : 0;
-    const bool scales = stream.next < stream.superslabs && stream.scale_columns > 0;
+    const int columns = stream.next < block.superslabs ? stream.columns : 0;
+    const bool scales = stream.next < block.superslabs && stream.scale_columns > 0;
     ++stream.next; /* the first superslab of the block's next stage is a stage further on */
     const uint32_t step = SUPERSLAB + (stream.next % 4 == 0 ? (S::BLOCKS - 1) * BLOCK_K : 0);
     __syncwarp();

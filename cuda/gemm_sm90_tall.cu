@@ -131,7 +131,7 @@ decode_all_b(const nvs_a_maps &maps, const share &block, b_stream<S> &stream, co
         __syncwarp();
         if (threadIdx.x % 32 == 0)
             mbarrier_arrive(block.shared + S::TILE_IS_THERE + 8 * (s % 2));
-        copy_next_b(stream);
+        copy_next_b(block, stream);
     }
     cp_async_wait_group(0);
 }
@@ -318,7 +318,7 @@ gemm(const nvs_gemm_args &args, const nvs_a_maps &maps)
         b_stream<S> stream = start_stream<S>(load_b_args(args), block, at);
 #pragma unroll
         for (int i = 0; i < S::B_SLOTS; ++i)
-            copy_next_b(stream);
+            copy_next_b(block, stream);
         if (S::ROW_TILES == 4)
             setmaxnreg_dec<DECODER_REGISTERS>();
         decode_all_b<S>(maps, block, stream, at);
