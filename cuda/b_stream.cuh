@@ -44,7 +44,7 @@ start_stream(const nvs_gemm_args &args, const share &block, const b_place &at)
     stream.codes = args.b_fp4 + (uint64_t)column * stream.ld + k0 / 2 + at.chunk * 16;
     stream.scale = args.b_scale + (uint64_t)scale_column * (uint32_t)args.b_scale_ld + k0 / 16;
     stream.columns = (int)((uint32_t)args.n - column);
-    stream.scale_columns = lane < 8 * stream.UNITS ? (int)((uint32_t)args.n - scale_column) : 0;
+    stream.scale_columns = (int)((uint32_t)args.n - scale_column);
     stream.next = 0;
     stream.to = block.shared + S::B + row * (SUPERSLAB / 2) + at.chunk * 16;
     stream.scale_to = block.shared + S::B + S::B_SCALE + scale_row * (SUPERSLAB / 16);

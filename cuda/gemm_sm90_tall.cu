@@ -14,8 +14,9 @@
  */
 #include "b_stream.cuh"
 
-/* Named barriers: the mbarriers are there, for the decoders; and for the multipliers. */
-static constexpr int DECODERS_START = 1, MULTIPLIERS_START = 2;
+/* Named barriers: the mbarriers are there, for the decoders; and for the multipliers; all of B is
+ * decoded. */
+static constexpr int DECODERS_START = 1, MULTIPLIERS_START = 2, DECODERS_END = 3;
 
 /* Of four row tiles: all threads start with 96. */
 static constexpr int DECODER_REGISTERS = 64, MULTIPLIER_REGISTERS = 104;
@@ -301,6 +302,7 @@ finish_sums(const share &block, const float (&sum)[S::BN / 2], float4 (&own)[S::
     if constexpr (S::BLOCKS == 1)
         memcpy(own, all, sizeof(own));
     else {
+        bar_sync(DECODERS_END, S::THREADS);
         barrier_cluster_arrive_relaxed();
         barrier_cluster_wait();
         exchange_halves<S>(block.shared - PART_THREADS * 16, block.shared + S::EXCHANGE, block.rank,
@@ -322,6 +324,8 @@ gemm(const nvs_gemm_args &args, const nvs_a_maps &maps)
         if (S::ROW_TILES == 4)
             setmaxnreg_dec<DECODER_REGISTERS>();
         decode_all_b<S>(maps, block, stream, at);
+        if (S::BLOCKS > 1)
+            bar_arrive(DECODERS_END, S::THREADS);
         return;
     }
     if (threadIdx.x / 32 == PART_THREADS / 32)
