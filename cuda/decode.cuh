@@ -46,14 +46,21 @@ decode_even_odd(uint32_t codes, uint32_t (&group0)[2], uint32_t (&group1)[2])
     group1[1] = prmt(odd, 0, 0x3424);
 }
 
-/* Four UE4M3 bytes to two f16x2 of the value times 2^7; bit 7 is ignored, 0x7F gives NaN. */
+static constexpr uint32_t TWO_TO_THE_7TH = 0x58005800u; /* f16x2 */
+
+/* Two UE4M3 bytes (the low 16 bits) to f16x2; bit 7 is ignored, 0x7F gives NaN. */
+NVS_DEVICE uint32_t
+decode_two_scales(uint32_t bytes)
+{
+    return cvt_f16x2_e4m3x2(bytes & 0x7F7F7F7Fu);
+}
+
+/* Four UE4M3 bytes to two f16x2 of the value times 2^7. */
 NVS_DEVICE void
 decode_scales(uint32_t bytes, uint32_t (&f16x2)[2])
 {
-    const uint32_t two_to_the_7th = 0x58005800u;
-    bytes &= 0x7F7F7F7Fu;
-    f16x2[0] = mul_f16x2(cvt_f16x2_e4m3x2(bytes), two_to_the_7th);
-    f16x2[1] = mul_f16x2(cvt_f16x2_e4m3x2(bytes >> 16), two_to_the_7th);
+    f16x2[0] = mul_f16x2(decode_two_scales(bytes), TWO_TO_THE_7TH);
+    f16x2[1] = mul_f16x2(decode_two_scales(bytes >> 16), TWO_TO_THE_7TH);
 }
 
 /* The lane's part of the transpose in quad_metadata(). */
@@ -97,35 +104,22 @@ swap_index_bits(uint32_t metadata)
  * The load/store unit idles while the integer pipe decodes, so part of the work goes to a table in
  * shared memory: entry b, 256 bytes long, holds the f16x2 of byte b's two codes once per bank, and
  * lane L reads bank L: no conflicts. The table is 64 KB, aligned to 64 KB, so that one PRMT makes
- * an address: byte 1 of it is the byte to decode. */
+ * an address: byte 1 of it is the byte to decode. Its values are 2^7 times those of the other
+ * functions, and their scales without that factor. */
 
 static constexpr uint32_t TABLE_BYTES = 65536;
 
-/* Writes entry t < 256; a barrier must follow. */
+/* Writes entry t + 128 * half, t < 128; a barrier must follow. The upper half has the high code's
+ * sign. */
 NVS_DEVICE void
-write_table_entry(uint32_t table, uint32_t t)
+write_half_table(uint32_t table, uint32_t t, uint32_t half)
 {
-    const uint32_t f16x2 = (t & 7u) << 9 | (t & 8u) << 12 | (t & 0x70u) << 21 | (t & 0x80u) << 24;
+    const uint32_t codes = (t & 7u) << 9 | (t & 8u) << 12 | (t & 0x70u) << 21 | half << 31;
+    const uint32_t f16x2 = mul_f16x2(codes, TWO_TO_THE_7TH);
+    const uint32_t entry = table + half * (TABLE_BYTES / 2) + 256 * t + (t & 7u) * 16;
 #pragma unroll
     for (uint32_t j = 0; j < 8; ++j) /* neighbours start at different banks */
-        st_shared_v4(table + 256 * t + ((j + t) & 7u) * 16, f16x2, f16x2, f16x2, f16x2);
-}
-
-/* Writes entries t and t + 128, t < 128, for a kernel that waits for the table's instructions as
- * well: the second entry is the first with the high code's sign, 128 entries on, and an XOR takes
- * neighbours to different banks with one instruction an address. A barrier must follow. */
-NVS_DEVICE void
-write_two_table_entries(uint32_t table, uint32_t t)
-{
-    const uint32_t plus = (t & 7u) << 9 | (t & 8u) << 12 | (t & 0x70u) << 21;
-    const uint32_t minus = plus | 0x80000000u;
-    const uint32_t entry = table + 256 * t + (t & 7u) * 16;
-#pragma unroll
-    for (uint32_t j = 0; j < 8; ++j)
-        st_shared_v4(entry ^ j * 16, plus, plus, plus, plus);
-#pragma unroll
-    for (uint32_t j = 0; j < 8; ++j)
-        st_shared_v4((entry ^ j * 16) + TABLE_BYTES / 2, minus, minus, minus, minus);
+        st_shared_v4(entry ^ j * 16, f16x2, f16x2, f16x2, f16x2);
 }
 
 /* PRMT selector for byte i of a word of codes against lane_entry = table + 4 * lane. */

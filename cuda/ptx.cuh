@@ -133,6 +133,25 @@ st_shared_v2(uint32_t address, float x, float y)
     asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(address), "f"(x), "f"(y) : "memory");
 }
 
+NVS_DEVICE uint32_t
+ld_shared_u16(uint32_t address)
+{
+    uint16_t v;
+    asm volatile("ld.shared.u16 %0, [%1];" : "=h"(v) : "r"(address) : "memory");
+    return v;
+}
+
+NVS_DEVICE uint2
+ld_shared_v2(uint32_t address)
+{
+    uint2 v;
+    asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];"
+                 : "=r"(v.x), "=r"(v.y)
+                 : "r"(address)
+                 : "memory");
+    return v;
+}
+
 NVS_DEVICE float
 ld_shared_f32(uint32_t address)
 {
@@ -359,6 +378,12 @@ ld_shared_u32(uint32_t address)
 }
 
 /* Word i of a vector; i is a compile-time constant after unrolling. */
+NVS_DEVICE uint32_t
+word_of(const uint2 &v, int i)
+{
+    return i == 0 ? v.x : v.y;
+}
+
 NVS_DEVICE uint32_t
 word_of(const uint4 &v, int i)
 {
