@@ -85,12 +85,9 @@ decode_a(uint32_t vals, uint32_t scale, int r, uint32_t entry, uint32_t (&f)[4])
     if (goes_through_table(r))
 #pragma unroll
         for (int i = 0; i < 4; ++i)
-            f[i] = decode_by_table(vals, entry, table_selector(i));
+            f[i] = mul_f16x2(decode_by_table(vals, entry, table_selector(i)), scale);
     else
-        decode_neighbours(vals, f);
-#pragma unroll
-    for (int i = 0; i < 4; ++i)
-        f[i] = mul_f16x2(f[i], scale);
+        decode_row_block(vals, scale, f);
 }
 
 /* A lane's share of a part: `metadata` as the MMAs want it, the rest still to be decoded. */
@@ -285,8 +282,9 @@ place_block(void)
 
 /* K in whole warps' shares, up to a stage; scales by aligned 16 bytes. Each half of the warps copies
  * the half of K that it multiplies, so it waits for no other's copies, and each writes half of the
- * table. The second half does so before it copies: both at once would ask for the operand that all
- * blocks share at once, and the first decodes while the second's operands are still on their way.
+ * table, the second one before it copies: if both copied at the same time, their requests for the
+ * operand that all blocks share would hold each other up, and no half would decode while the other's
+ * operands are still on their way.
  *
  * Named barrier 1 + half stands for all that the half reads: its own copies, and the table, for
  * which the other half arrives there as soon as it has written.

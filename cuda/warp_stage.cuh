@@ -13,6 +13,7 @@ static constexpr int WARPS = 8, THREADS = 32 * WARPS;
 static constexpr int STAGE_K = 2048, WARP_K = STAGE_K / WARPS;
 static constexpr int PARTS = 2, PART_K = WARP_K / PARTS, LANE_K = PART_K / 4;
 static constexpr int LANE_BLOCKS = LANE_K / 16;
+static_assert(PARTS == 2 && LANE_BLOCKS == 2, "what read_a() and multiply() write out");
 
 /* Row pitches that spread what a warp reads at a time over all banks. */
 static constexpr int B_PITCH = STAGE_K / 2 + 32;
