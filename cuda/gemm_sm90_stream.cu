@@ -5,8 +5,8 @@
  * copies its own slabs of A through a ring of its own in shared memory, several ahead and across
  * tiles, so that loads do not wait at the block's barriers.
  *
- * A warp's slabs of B come in once, each beside the first slab of A that needs it, and stay as they
- * are. Tiles go in groups: a slab of B is decoded once for all tiles of a group, and a warp's sums
+ * All of B stays in shared memory as it is: its scales come first, a warp's slabs of codes each beside
+ * the first slab of A that needs it. Tiles go in groups: a slab of B is decoded once for all tiles of a group, and a warp's sums
  * of these wait in shared memory for its next slab. At the end of a group the block adds its warps'
  * sums in warp order and stores.
  *
@@ -25,9 +25,13 @@ static constexpr int TILE_M = 16;
  * at the same bank. */
 static constexpr int B_ROW = SLAB_K / 2, A_SLAB_ROW = SLAB_K / 4, SCALE_ROW = SLAB_K / 16;
 template <int N_TILES>
-static constexpr int B_SCALE = N_TILES * 8 * B_ROW;
+static constexpr int B_SLAB = N_TILES * 8 * B_ROW;
+
+/* B's scales go by lines of eight slabs, which the warps share: by slabs, every SM would ask L2 for
+ * a line eight times, all at the same time. */
+static constexpr int LINE_SLABS = 8, LINE = LINE_SLABS * SCALE_ROW;
 template <int N_TILES>
-static constexpr int B_SLAB = B_SCALE<N_TILES> + N_TILES * 8 * SCALE_ROW;
+static constexpr int SCALE_LINES = N_TILES * 8 * LINE;
 
 /* SLABS of A side by side, which a warp copies at a time, in shared memory: bytes of a row, offsets.
  * With one slab, lane L = 4g + q finds its 16 bytes of row g at the L-th place. With two, a row is a
@@ -56,8 +60,35 @@ template <int SLABS, int N_TILES, int DEPTH, int GROUP>
 struct parts {
     static constexpr int WARP_RING = DEPTH * a_slabs<SLABS>::BYTES;
     static constexpr int TILE_SUMS = N_TILES * 512, WARP_SUMS = GROUP * TILE_SUMS;
-    static constexpr int SUMS = WARPS * WARP_RING, B = SUMS + WARPS * WARP_SUMS;
+    static constexpr int SUMS = WARPS * WARP_RING, B_SCALES = SUMS + WARPS * WARP_SUMS;
+
+    /* Of `slabs` slabs of B. */
+    NVS_DEVICE constexpr int
+    codes(int slabs)
+    {
+        return B_SCALES + (slabs + LINE_SLABS - 1) / LINE_SLABS * SCALE_LINES<N_TILES>;
+    }
+
+    NVS_DEVICE constexpr int
+    bytes(int slabs)
+    {
+        return codes(slabs) + slabs * B_SLAB<N_TILES>;
+    }
 };
+
+/* Where B's slabs stand, whose number the kernel knows when it runs. */
+struct b_place {
+    uint32_t codes, scales;
+};
+
+/* A row's scales of a slab; rows of a line have theirs at different banks. */
+template <int N_TILES>
+NVS_DEVICE uint32_t
+scales_of(const b_place &b, uint32_t slab, uint32_t row)
+{
+    return b.scales + slab / LINE_SLABS * SCALE_LINES<N_TILES> + row * LINE +
+           ((slab ^ row) % LINE_SLABS) * SCALE_ROW;
+}
 
 /* The order in which a warp goes through its slabs of A: groups of tiles, in a group its slabs of
  * K, for each of these the tiles. */
@@ -129,7 +160,22 @@ copy_a(const nvs_gemm_args &args, const walk &at, uint32_t slot)
             at.tile * TILE_M + scale_row < m && (SLABS == 1 || scale_byte < (uint32_t)args.k / 16));
 }
 
-/* A warp's slab of B. Columns past the last are zeros. */
+/* All of B's scales, by all threads. Columns past the last, and slabs past K, are zeros. */
+template <int N_TILES>
+NVS_DEVICE void
+copy_b_scales(const nvs_gemm_args &args, const b_place &b, uint32_t slabs)
+{
+    constexpr uint32_t ROWS = 8 * N_TILES;
+    for (uint32_t i = threadIdx.x; i / ROWS / LINE_SLABS * LINE_SLABS < slabs; i += THREADS) {
+        const uint32_t line = i / ROWS / LINE_SLABS, row = i / LINE_SLABS % ROWS;
+        const uint32_t slab = line * LINE_SLABS + i % LINE_SLABS;
+        cp_async_16(scales_of<N_TILES>(b, slab, row),
+                    args.b_scale + slab * SCALE_ROW + (uint64_t)row * (uint32_t)args.b_scale_ld,
+                    slab < slabs && row < (uint32_t)args.n);
+    }
+}
+
+/* A warp's slab of B's codes. Columns past the last are zeros. */
 template <int N_TILES>
 NVS_DEVICE void
 copy_b(const nvs_gemm_args &args, uint32_t slab, uint32_t to)
@@ -141,16 +187,12 @@ copy_b(const nvs_gemm_args &args, uint32_t slab, uint32_t to)
     for (int r = 0; r < 8 * N_TILES; r += 4)
         cp_async_16(to + (row + r) * B_ROW + (chunk ^ ((row + r) & 7)) * 16,
                     from + (uint64_t)(row + r) * (uint32_t)args.b_fp4_ld, row + r < n);
-    if (lane < 8 * N_TILES)
-        cp_async_16(to + B_SCALE<N_TILES> + lane * SCALE_ROW,
-                    args.b_scale + slab * SCALE_ROW + (uint64_t)lane * (uint32_t)args.b_scale_ld,
-                    lane < n);
 }
 
 /* All of the lane's B registers of a slab. */
 template <int N_TILES>
 NVS_DEVICE void
-decode_b(uint32_t slab, uint32_t (&b)[N_TILES][BLOCKS][2][4])
+decode_b(const b_place &at, uint32_t slab, uint32_t (&b)[N_TILES][BLOCKS][2][4])
 {
     const uint32_t g = threadIdx.x % 32 / 4, q = threadIdx.x % 4;
 #pragma unroll
@@ -159,12 +201,13 @@ decode_b(uint32_t slab, uint32_t (&b)[N_TILES][BLOCKS][2][4])
         uint32_t scales[2][2];
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
-            const uint32_t row = slab + (8 * n + g) * B_ROW, segment = q / 2 + 2 * h;
+            const uint32_t row = at.codes + slab * B_SLAB<N_TILES> + (8 * n + g) * B_ROW;
+            const uint32_t segment = q / 2 + 2 * h;
             codes[h][0] = ld_shared_v4(row + ((2 * segment) ^ g) * 16);
             codes[h][1] = ld_shared_v4(row + ((2 * segment + 1) ^ g) * 16);
-            decode_scales(ld_shared_u32(slab + B_SCALE<N_TILES> + (8 * n + g) * SCALE_ROW +
-                                        segment * (SEGMENT / 16)),
-                          scales[h]);
+            decode_scales(
+                ld_shared_u32(scales_of<N_TILES>(at, slab, 8 * n + g) + segment * (SEGMENT / 16)),
+                scales[h]);
         }
 #pragma unroll
         for (int i = 0; i < BLOCKS; ++i) {
@@ -283,22 +326,22 @@ reduce_and_store(const nvs_gemm_args &args, const walk &at, uint32_t sums)
 /* A warp's B registers of SLABS slabs from `slab` on; of those past the last, zeros. */
 template <int SLABS, int N_TILES>
 NVS_DEVICE void
-decode_b_slabs(uint32_t shared_b, uint32_t slab, uint32_t slabs,
+decode_b_slabs(const b_place &at, uint32_t slab, uint32_t slabs,
                uint32_t (&b)[SLABS][N_TILES][BLOCKS][2][4])
 {
 #pragma unroll
     for (int j = 0; j < SLABS; ++j)
         if (j == 0 || slab + j < slabs)
-            decode_b<N_TILES>(shared_b + (slab + j) * B_SLAB<N_TILES>, b[j]);
+            decode_b<N_TILES>(at, slab + j, b[j]);
         else
             memset(b[j], 0, sizeof(b[j]));
 }
 
-/* The next copy of A into slot `to`, if there is one, and B if that is the first to need it; one
+/* The next copy of A into slot `to`, if there is one, and B's if that is the first to need it; one
  * group of copies either way. */
 template <int SLABS, int N_TILES>
 NVS_DEVICE void
-copy_next(const nvs_gemm_args &args, walk &ahead, uint32_t shared_b, uint32_t to)
+copy_next(const nvs_gemm_args &args, walk &ahead, const b_place &b, uint32_t to)
 {
     if (ahead.group < ahead.tiles && ahead.first < ahead.slabs) {
         if (ahead.tile == blockIdx.x)
@@ -306,7 +349,7 @@ copy_next(const nvs_gemm_args &args, walk &ahead, uint32_t shared_b, uint32_t to
             for (int j = 0; j < SLABS; ++j)
                 if (j == 0 || ahead.slab + j < ahead.slabs)
                     copy_b<N_TILES>(args, ahead.slab + j,
-                                    shared_b + (ahead.slab + j) * B_SLAB<N_TILES>);
+                                    b.codes + (ahead.slab + j) * B_SLAB<N_TILES>);
         copy_a<SLABS>(args, ahead, to);
         advance<SLABS>(ahead);
     }
@@ -322,15 +365,18 @@ gemm(const nvs_gemm_args &parameters)
     constexpr bool LATE = SLABS * N_TILES > 2; /* registers are scarce */
     nvs_gemm_args args = load_args(parameters);
     extern __shared__ __align__(128) uint8_t dynamic_shared[];
-    const uint32_t shared = shared_address(dynamic_shared), shared_b = shared + P::B;
+    const uint32_t shared = shared_address(dynamic_shared);
     const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const uint32_t ring = shared + warp * P::WARP_RING, end_of_ring = ring + P::WARP_RING;
     const uint32_t sums = shared + P::SUMS + warp * P::WARP_SUMS + place_of_sums(lane) * 16;
     const quad_transpose transpose = quad_transpose_of(lane % 4);
     walk at = start_walk<SLABS>(args, GROUP), ahead = at;
+    const b_place b_at = {shared + P::codes(at.slabs), shared + P::B_SCALES};
+    copy_b_scales<N_TILES>(args, b_at, at.slabs);
+    cp_async_commit_group();
 #pragma unroll 1
     for (uint32_t slot = ring; slot < end_of_ring - A_BYTES; slot += A_BYTES)
-        copy_next<SLABS, N_TILES>(args, ahead, shared_b, slot);
+        copy_next<SLABS, N_TILES>(args, ahead, b_at, slot);
     args.alpha = load_alpha(args);
     args.alpha_ptr = nullptr;
     if (at.first >= at.slabs)
@@ -338,6 +384,8 @@ gemm(const nvs_gemm_args &parameters)
             st_shared_v4(sums + t, 0.f, 0.f, 0.f, 0.f);
     uint32_t slot = ring, last_slot = end_of_ring - A_BYTES;
     uint32_t b[SLABS][N_TILES][BLOCKS][2][4], decoded = at.slabs; /* which is in b; none yet */
+    cp_async_wait_group(DEPTH - 1);
+    __syncthreads(); /* all scales of B are there */
     for (; at.group < at.tiles; at.group += at.stride) {
         for (at.slab = at.first; at.slab < at.slabs; at.slab += WARPS * SLABS) {
             uint32_t sums_at = sums;
@@ -352,9 +400,9 @@ gemm(const nvs_gemm_args &parameters)
                     a[j] = load_a<SLABS>(slot, j);
                 if (at.slab != at.first)
                     load_sums<N_TILES>(sums_at, sum);
-                copy_next<SLABS, N_TILES>(args, ahead, shared_b, last_slot);
+                copy_next<SLABS, N_TILES>(args, ahead, b_at, last_slot);
                 if (at.slab != decoded)
-                    decode_b_slabs<SLABS, N_TILES>(shared_b, at.slab, at.slabs, b);
+                    decode_b_slabs<SLABS, N_TILES>(b_at, at.slab, at.slabs, b);
                 decoded = at.slab;
 #pragma unroll
                 for (int j = 0; j < SLABS; ++j) {
@@ -375,8 +423,7 @@ gemm(const nvs_gemm_args &parameters)
 }
 
 #define KERNEL(NAME, SLABS, N_TILES, DEPTH, GROUP, K_MAX, SHARED)                                  \
-    static_assert(parts<SLABS, N_TILES, DEPTH, GROUP>::B + K_MAX / SLAB_K * B_SLAB<N_TILES> ==     \
-                      SHARED,                                                                      \
+    static_assert(parts<SLABS, N_TILES, DEPTH, GROUP>::bytes(K_MAX / SLAB_K) == SHARED,            \
                   "gemm_args.h");                                                                  \
     extern "C" __global__ void __launch_bounds__(THREADS, 1)                                       \
         NAME(const __grid_constant__ nvs_gemm_args args)                                           \

@@ -19,9 +19,10 @@ struct shape {
     static constexpr int PART_THREADS = 128, THREADS = PART_THREADS * WG_K;
     static constexpr int GROUP_K = WG_K * SUPERSLAB, STAGE_K = DEPTH * GROUP_K;
 
-    /* Pitches: neighbouring rows 64 (A) or 16 bytes (the rest) on in the 128 of the banks. */
-    static constexpr int A_PITCH = STAGE_K / 4 + 32, B_PITCH = STAGE_K / 2 + 16;
-    static constexpr int SCALE_PITCH = STAGE_K / 16 + 8;
+    /* Row pitches, and the units of swizzle(): eight lanes read half a line of every second row of
+     * A, a whole line of B, and a warp 16 bytes of a row's scales. */
+    static constexpr int A_PITCH = STAGE_K / 4, A_UNIT = 32, B_PITCH = STAGE_K / 2, B_UNIT = 0;
+    static constexpr int SCALE_PITCH = STAGE_K / 16, SCALE_UNIT = 16;
 
     /* Byte offsets: decoded B tiles (1024-aligned), sums, what the other block sends, raw stages. */
     static constexpr int SLAB_BYTES = BN * 128, TILE_BYTES = SLABS * SLAB_BYTES;
@@ -37,6 +38,7 @@ struct shape {
 
     /* Up to 1023 bytes go before the first tile, to align it. */
     static_assert(1024 + RAW + 2 * RAW_BYTES == NVS_SM90_M64N32_LONG_SHARED, "gemm_args.h");
+    static_assert(RAW % 128 == 0 && RAW_BYTES % 128 == 0, "raw stages begin with a line");
 };
 
 /* Group d of the stage that starts at column k0. */
@@ -46,27 +48,27 @@ copy_group(const nvs_gemm_args &args, uint32_t raw, uint32_t row0, uint32_t colu
 {
     const uint32_t k = (uint32_t)args.k, m = (uint32_t)args.m, n = (uint32_t)args.n;
     const uint32_t at = k0 + d * shape::GROUP_K;
-    copy_rows<shape::THREADS, shape::BN, shape::GROUP_K / 32, shape::B_PITCH, 16>(
-        raw + shape::CODES + d * (shape::GROUP_K / 2), args.b_fp4, (uint32_t)args.b_fp4_ld, column0,
+    copy_rows<shape::THREADS, shape::BN, shape::GROUP_K / 32, shape::B_PITCH, shape::B_UNIT, 16>(
+        raw + shape::CODES, d * (shape::GROUP_K / 2), args.b_fp4, (uint32_t)args.b_fp4_ld, column0,
         n, at / 2, k / 2);
-    copy_rows<shape::THREADS, shape::BM, shape::GROUP_K / 64, shape::A_PITCH, 16>(
-        raw + shape::VALS + d * (shape::GROUP_K / 4), args.a_vals, (uint32_t)args.a_vals_ld, row0,
-        m, at / 4, k / 4);
-    copy_rows<shape::THREADS, shape::BM, shape::GROUP_K / 64, shape::A_PITCH, 16>(
-        raw + shape::META + d * (shape::GROUP_K / 4), args.a_meta, (uint32_t)args.a_meta_ld, row0,
-        m, at / 4, k / 4);
+    copy_rows<shape::THREADS, shape::BM, shape::GROUP_K / 64, shape::A_PITCH, shape::A_UNIT, 16>(
+        raw + shape::VALS, d * (shape::GROUP_K / 4), args.a_vals, (uint32_t)args.a_vals_ld, row0, m,
+        at / 4, k / 4);
+    copy_rows<shape::THREADS, shape::BM, shape::GROUP_K / 64, shape::A_PITCH, shape::A_UNIT, 16>(
+        raw + shape::META, d * (shape::GROUP_K / 4), args.a_meta, (uint32_t)args.a_meta_ld, row0, m,
+        at / 4, k / 4);
 }
 
 NVS_DEVICE void
 copy_stage(const nvs_gemm_args &args, uint32_t raw, uint32_t row0, uint32_t column0, uint32_t k0)
 {
     const uint32_t k = (uint32_t)args.k;
-    copy_rows<shape::THREADS, shape::BN, shape::STAGE_K / 64, shape::SCALE_PITCH, 4>(
-        raw + shape::B_SCALE, args.b_scale, (uint32_t)args.b_scale_ld, column0, (uint32_t)args.n,
-        k0 / 16, k / 16);
-    copy_rows<shape::THREADS, shape::BM, shape::STAGE_K / 64, shape::SCALE_PITCH, 4>(
-        raw + shape::A_SCALE, args.a_scale, (uint32_t)args.a_scale_ld, row0, (uint32_t)args.m,
-        k0 / 16, k / 16);
+    copy_rows<shape::THREADS, shape::BN, shape::STAGE_K / 64, shape::SCALE_PITCH, shape::SCALE_UNIT,
+              4>(raw + shape::B_SCALE, 0, args.b_scale, (uint32_t)args.b_scale_ld, column0,
+                 (uint32_t)args.n, k0 / 16, k / 16);
+    copy_rows<shape::THREADS, shape::BM, shape::STAGE_K / 64, shape::SCALE_PITCH, shape::SCALE_UNIT,
+              4>(raw + shape::A_SCALE, 0, args.a_scale, (uint32_t)args.a_scale_ld, row0,
+                 (uint32_t)args.m, k0 / 16, k / 16);
 #pragma unroll
     for (int d = 0; d < shape::DEPTH; ++d) {
         copy_group(args, raw, row0, column0, k0, d);
@@ -79,8 +81,9 @@ load_a(uint32_t vals, uint32_t scale, a_share<2> &a)
 {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-        a.vals[r] = ld_shared_v4(vals + r * shape::A_PITCH);
-        a.meta[r] = ld_shared_v4(vals + r * shape::A_PITCH + shape::META - shape::VALS);
+        const uint32_t row = (vals ^ r * shape::A_UNIT) + r * shape::A_PITCH;
+        a.vals[r] = ld_shared_v4(row);
+        a.meta[r] = ld_shared_v4(row + shape::META - shape::VALS);
         decode_scales(ld_shared_u32(scale + r * shape::SCALE_PITCH), a.scale[r]);
     }
 }
@@ -105,15 +108,18 @@ place_thread(uint32_t shared)
     at.b = place_b();
     const uint32_t b_row = 8 * warp + at.b.row, a_row = 16 * warp + 2 * g;
     const uint32_t b_column = column_at<store_shape<shape>::RUN>(b_row);
+    const auto scale_of = [&](uint32_t row) {
+        return row * shape::SCALE_PITCH +
+               (part * (SUPERSLAB / 16) ^ swizzle<shape::SCALE_PITCH, shape::SCALE_UNIT>(row));
+    };
     at.codes = raw + shape::CODES + b_column * shape::B_PITCH + part * (SUPERSLAB / 2) +
                at.b.chunk * 16;
-    at.b_scale = raw + shape::B_SCALE + b_column * shape::SCALE_PITCH + part * (SUPERSLAB / 16) +
-                 at.b.chunk / 2 * (SEGMENT / 16);
+    at.b_scale = raw + shape::B_SCALE + scale_of(b_column) + at.b.chunk / 2 * (SEGMENT / 16);
     at.to = place_chunks<shape::BN>(tile + b_row * 128, at.b);
-    at.vals = raw + shape::VALS + a_row * shape::A_PITCH + part * (SUPERSLAB / 4) +
-              q * (SEGMENT / 4);
-    at.a_scale = raw + shape::A_SCALE + a_row * shape::SCALE_PITCH + part * (SUPERSLAB / 16) +
-                 q * (SEGMENT / 16);
+    at.vals = raw + shape::VALS + a_row * shape::A_PITCH +
+              ((part * (SUPERSLAB / 4) + q * (SEGMENT / 4)) ^
+               swizzle<shape::A_PITCH, shape::A_UNIT>(a_row));
+    at.a_scale = raw + shape::A_SCALE + scale_of(a_row) + q * (SEGMENT / 16);
     at.descriptor = swizzle128_descriptor(tile);
     at.transpose = quad_transpose_of(q);
     return at;
@@ -127,14 +133,16 @@ multiply(const place &at, uint32_t stage_offset, int d, float (&sum)[shape::BN /
                    tile = d * shape::WG_K * shape::TILE_BYTES;
     const uint32_t codes = at.codes + stage_offset + d * (shape::GROUP_K / 2);
     constexpr int RUN = store_shape<shape>::RUN; /* four rows of a tile are 2 * RUN columns */
-    const uint32_t scale = at.b_scale + stage_offset + d * (shape::GROUP_K / 16);
+    static_assert(swizzle<shape::SCALE_PITCH, shape::SCALE_UNIT>(2 * RUN) == 0,
+                  "both rows of a lane are swizzled alike");
+    const uint32_t scale = (at.b_scale + stage_offset) ^ d * (shape::GROUP_K / 16);
     const uint4 raw[2] = {ld_shared_v4(codes), ld_shared_v4(codes + 2 * RUN * shape::B_PITCH)};
     const uint32_t words[2] = {ld_shared_u32(scale),
                                ld_shared_u32(scale + 2 * RUN * shape::SCALE_PITCH)};
     decode_b<shape::BN>(raw, words, at.to, tile, at.b);
     a_share<2> a;
     load_a(at.vals + stage_offset + d * (shape::GROUP_K / 4),
-           at.a_scale + stage_offset + d * (shape::GROUP_K / 16), a);
+           (at.a_scale + stage_offset) ^ d * (shape::GROUP_K / 16), a);
     multiply_superslab<shape::BN, 2>(a, at.transpose, at.descriptor + (tile >> 4), 1 + part,
                                      shape::PART_THREADS, sum);
 }

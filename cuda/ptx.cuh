@@ -341,7 +341,7 @@ cp_async_commit_group(void)
     asm volatile("cp.async.commit_group;" ::: "memory");
 }
 
-/* Waits until at most `pending` groups are under way: 0 to 4, a compile-time constant after
+/* Waits until at most `pending` groups are under way: 0 to 5, a compile-time constant after
  * unrolling. */
 NVS_DEVICE void
 cp_async_wait_group(int pending)
@@ -354,8 +354,10 @@ cp_async_wait_group(int pending)
         asm volatile("cp.async.wait_group 2;" ::: "memory");
     else if (pending == 3)
         asm volatile("cp.async.wait_group 3;" ::: "memory");
-    else
+    else if (pending == 4)
         asm volatile("cp.async.wait_group 4;" ::: "memory");
+    else
+        asm volatile("cp.async.wait_group 5;" ::: "memory");
 }
 
 NVS_DEVICE uint4

@@ -8,39 +8,52 @@
 
 #include "ptx.cuh"
 
-/* The bytes [first, first + CHUNKS * CHUNK) of rows row0 .. row0 + ROWS - 1 to rows of PITCH
- * bytes. A row ends at byte `end`, a multiple of CHUNK away from `first` if less; the rows end at
- * `rows`. Addresses and ld are multiples of CHUNK (16 or 4 bytes), ld is below 2^32. Threads 0 to
- * THREADS - 1 take part, this one is `thread`; they begin at row `turn` modulo ROWS. */
-template <int THREADS, int ROWS, int CHUNKS, int PITCH, int CHUNK>
+/* What a place in row `row` of PITCH bytes is XORed with, so that rows of whole lines, or lines of
+ * whole rows, have their pieces of UNIT bytes in different banks. Padding would do so too, but a line
+ * of an operand would then lie across two of shared memory, and copying it takes two requests to L2
+ * then, of which L2 answers each SM's by itself; those of whole lines it answers several at a time,
+ * if they come at the same time. */
+template <int PITCH, int UNIT>
+NVS_DEVICE constexpr uint32_t
+swizzle(uint32_t row)
+{
+    constexpr int SPAN = PITCH < 128 ? PITCH : 128;
+    static_assert(PITCH % SPAN == 0 && 128 % SPAN == 0, "lines of rows or rows of lines");
+    return row / (128 / SPAN) * UNIT % SPAN;
+}
+
+/* The bytes [first, first + CHUNKS * CHUNK) of rows row0 .. row0 + ROWS - 1 to the bytes from `at` on
+ * of rows of PITCH bytes, swizzled by UNIT. A row ends at byte `end`, a multiple of CHUNK away from
+ * `first` if less; the rows end at `rows`. Addresses and ld are multiples of CHUNK (16 or 4 bytes),
+ * ld is below 2^32. Threads 0 to THREADS - 1 take part, this one is `thread`. */
+template <int THREADS, int ROWS, int CHUNKS, int PITCH, int UNIT, int CHUNK>
 NVS_DEVICE void
-copy_rows(uint32_t shared, const uint8_t *base, uint32_t ld, uint32_t row0, uint32_t rows,
-          uint32_t first, uint32_t end, uint32_t thread = threadIdx.x, uint32_t turn = 0)
+copy_rows(uint32_t shared, uint32_t at, const uint8_t *base, uint32_t ld, uint32_t row0,
+          uint32_t rows, uint32_t first, uint32_t end, uint32_t thread = threadIdx.x)
 {
     constexpr int STEP = THREADS / CHUNKS; /* rows at a time */
     static_assert(STEP * CHUNKS == THREADS, "a chunk keeps its column");
-    static_assert((ROWS & (ROWS - 1)) == 0 && (STEP & (STEP - 1)) == 0, "turns are by XOR");
-    turn &= ROWS - 1;
-    const uint32_t chunk = thread % CHUNKS, row = thread / CHUNKS ^ (turn & (STEP - 1));
+    static_assert(STEP >= ROWS || swizzle<PITCH, UNIT>(STEP) == 0,
+                  "a thread's rows are swizzled alike");
+    const uint32_t chunk = thread % CHUNKS, row = thread / CHUNKS;
     const uint32_t byte = first + chunk * CHUNK;
-    const uint32_t to = shared + row * PITCH + chunk * CHUNK;
+    const uint32_t to = shared + row * PITCH + ((at + chunk * CHUNK) ^ swizzle<PITCH, UNIT>(row));
     const uint8_t *from = base + (uint64_t)(row0 + row) * ld + byte;
     const int left = byte < end ? (int)(rows - row0 - row) : 0;
 #pragma unroll
-    for (int j = 0; j < (ROWS + STEP - 1) / STEP; ++j) {
-        if (ROWS % STEP && row + j * STEP >= ROWS)
+    for (int j = 0; j < ROWS; j += STEP) {
+        if (ROWS % STEP && row + j >= ROWS)
             break;
-        const uint32_t next = (j * STEP) ^ (turn & ~(STEP - 1));
         if (CHUNK == 16)
-            cp_async_16(to + next * PITCH, from + next * (uint64_t)ld, left > (int)next);
+            cp_async_16(to + j * PITCH, from + j * (uint64_t)ld, left > j);
         else
-            cp_async_4(to + next * PITCH, from + next * (uint64_t)ld, left > (int)next);
+            cp_async_4(to + j * PITCH, from + j * (uint64_t)ld, left > j);
     }
 }
 
 /* The same by all threads of a block for any address, any ld and any `end`: byte by byte, and done
  * when it returns. */
-template <int THREADS, int ROWS, int BYTES, int PITCH>
+template <int THREADS, int ROWS, int BYTES, int PITCH, int UNIT>
 NVS_DEVICE void
 copy_rows_bytewise(uint32_t shared, const uint8_t *base, int64_t ld, uint32_t row0, uint32_t rows,
                    uint32_t first, uint32_t end)
@@ -55,6 +68,6 @@ copy_rows_bytewise(uint32_t shared, const uint8_t *base, int64_t ld, uint32_t ro
         for (uint32_t b = 0; b < 4; ++b)
             if (row0 + row < rows && byte + b < end)
                 word |= (uint32_t)__ldg(from + b) << (8 * b);
-        st_shared_u32(shared + row * PITCH + i % WORDS * 4, word);
+        st_shared_u32(shared + row * PITCH + (i % WORDS * 4 ^ swizzle<PITCH, UNIT>(row)), word);
     }
 }

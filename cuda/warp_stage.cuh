@@ -15,10 +15,10 @@ static constexpr int PARTS = 2, PART_K = WARP_K / PARTS, LANE_K = PART_K / 4;
 static constexpr int LANE_BLOCKS = LANE_K / 16;
 static_assert(PARTS == 2 && LANE_BLOCKS == 2, "what read_a() and multiply() write out");
 
-/* Row pitches that spread what a warp reads at a time over all banks. */
-static constexpr int B_PITCH = STAGE_K / 2 + 32;
-static constexpr int A_PITCH = STAGE_K / 4 + 32;
-static constexpr int SCALE_PITCH = STAGE_K / 16 + 16;
+/* Row pitches, whole lines, and the units of swizzle() that spread what a warp reads at a time over
+ * all banks: four rows of 32 bytes, eight of 8 or 16. */
+static constexpr int B_PITCH = STAGE_K / 2, A_PITCH = STAGE_K / 4, UNIT = 32;
+static constexpr int SCALE_PITCH = STAGE_K / 16, SCALE_UNIT = 16;
 
 /* A tile's size, and which operand all blocks share: B if FEW_COLUMNS, else A. */
 template <int ROW_GROUPS_, int N_TILES_, bool FEW_COLUMNS_>
@@ -42,48 +42,77 @@ struct shape { /* and the byte offsets of one stage's parts in shared memory */
      * capability 9.0, so the table stands at 64 KB. */
     static constexpr int TABLE = TABLE_BYTES - 1024, SUMS = TABLE + TABLE_BYTES;
     static_assert(BYTES <= TABLE, "a stage fits before the table");
+    static_assert(BYTES % 128 == 0 && WARPS * WARP_SUMS % 128 == 0, "stages begin with a line");
 };
 
-/* COLUMNS of K from k0 on to the stage's columns from `at` on, by COPIERS threads.
- *
- * The operand that all blocks share comes last, each block starting at another row of it: its
- * lines keep a few slices of L2 busy, and what an SM asks for behind them waits as well. */
-template <class S, int COPIERS, int COLUMNS, int SCALE_CHUNK>
-NVS_DEVICE void
-copy_columns(const nvs_gemm_args &args, uint32_t shared, uint32_t row0, uint32_t column0,
-             uint32_t k0, uint32_t at, uint32_t thread)
+/* COLUMNS of K that COPIERS threads copy, of which this is number `thread`: from k0 on in the
+ * operands, from `at` on in the stage. */
+template <int COPIERS, int COLUMNS>
+struct k_span {
+    uint32_t k0, at, thread;
+};
+
+NVS_DEVICE k_span<THREADS, STAGE_K>
+whole_stage(uint32_t k0)
 {
-    constexpr int SCALES = COLUMNS / 16 / SCALE_CHUNK;
+    return {k0, 0, threadIdx.x};
+}
+
+/* What the warp multiplies, of the only stage. */
+NVS_DEVICE k_span<32, WARP_K>
+own_columns(void)
+{
+    const uint32_t first = threadIdx.x / 32 * WARP_K;
+    return {first, first, threadIdx.x % 32};
+}
+
+template <class S, int COPIERS, int COLUMNS>
+NVS_DEVICE void
+copy_a(const nvs_gemm_args &args, uint32_t shared, uint32_t row0,
+       const k_span<COPIERS, COLUMNS> &span)
+{
+    const uint32_t k = (uint32_t)args.k, m = (uint32_t)args.m;
+    copy_rows<COPIERS, S::ROWS, COLUMNS / 64, A_PITCH, UNIT, 16>(
+        shared + S::VALS, span.at / 4, args.a_vals, (uint32_t)args.a_vals_ld, row0, m, span.k0 / 4,
+        k / 4, span.thread);
+    copy_rows<COPIERS, S::ROWS, COLUMNS / 64, A_PITCH, UNIT, 16>(
+        shared + S::META, span.at / 4, args.a_meta, (uint32_t)args.a_meta_ld, row0, m, span.k0 / 4,
+        k / 4, span.thread);
+}
+
+template <class S, int COPIERS, int COLUMNS>
+NVS_DEVICE void
+copy_b(const nvs_gemm_args &args, uint32_t shared, uint32_t column0,
+       const k_span<COPIERS, COLUMNS> &span)
+{
+    copy_rows<COPIERS, S::BLOCK_N, COLUMNS / 32, B_PITCH, UNIT, 16>(
+        shared + S::B, span.at / 2, args.b_fp4, (uint32_t)args.b_fp4_ld, column0, (uint32_t)args.n,
+        span.k0 / 2, (uint32_t)args.k / 2, span.thread);
+}
+
+/* Of a whole stage, both operands': by CHUNK bytes, 16 or 4. */
+template <class S, int CHUNK>
+NVS_DEVICE void
+copy_scales(const nvs_gemm_args &args, uint32_t shared, uint32_t row0, uint32_t column0,
+            uint32_t k0)
+{
+    constexpr int CHUNKS = SCALE_PITCH / CHUNK;
     const uint32_t k = (uint32_t)args.k, m = (uint32_t)args.m, n = (uint32_t)args.n;
-    const uint32_t a_turn = S::FEW_COLUMNS ? 0 : blockIdx.x;
-    const uint32_t b_turn = S::FEW_COLUMNS ? blockIdx.y : 0;
-    const auto copy_b = [&] {
-        copy_rows<COPIERS, S::BLOCK_N, COLUMNS / 32, B_PITCH, 16>(
-            shared + S::B + at / 2, args.b_fp4, (uint32_t)args.b_fp4_ld, column0, n, k0 / 2, k / 2,
-            thread, b_turn);
-    };
-    const auto copy_b_scales = [&] {
-        copy_rows<COPIERS, S::BLOCK_N, SCALES, SCALE_PITCH, SCALE_CHUNK>(
-            shared + S::B_SCALE + at / 16, args.b_scale, (uint32_t)args.b_scale_ld, column0, n,
-            k0 / 16, k / 16, thread);
-    };
-    if (!S::FEW_COLUMNS)
-        copy_b();
-    copy_rows<COPIERS, S::ROWS, COLUMNS / 64, A_PITCH, 16>(shared + S::VALS + at / 4, args.a_vals,
-                                                           (uint32_t)args.a_vals_ld, row0, m,
-                                                           k0 / 4, k / 4, thread, a_turn);
-    copy_rows<COPIERS, S::ROWS, COLUMNS / 64, A_PITCH, 16>(shared + S::META + at / 4, args.a_meta,
-                                                           (uint32_t)args.a_meta_ld, row0, m,
-                                                           k0 / 4, k / 4, thread, a_turn);
-    if (!S::FEW_COLUMNS)
-        copy_b_scales();
-    copy_rows<COPIERS, S::ROWS, SCALES, SCALE_PITCH, SCALE_CHUNK>(
-        shared + S::A_SCALE + at / 16, args.a_scale, (uint32_t)args.a_scale_ld, row0, m, k0 / 16,
-        k / 16, thread);
-    if (S::FEW_COLUMNS) {
-        copy_b();
-        copy_b_scales();
-    }
+    copy_rows<THREADS, S::ROWS, CHUNKS, SCALE_PITCH, SCALE_UNIT, CHUNK>(
+        shared + S::A_SCALE, 0, args.a_scale, (uint32_t)args.a_scale_ld, row0, m, k0 / 16, k / 16,
+        threadIdx.x);
+    copy_rows<THREADS, S::BLOCK_N, CHUNKS, SCALE_PITCH, SCALE_UNIT, CHUNK>(
+        shared + S::B_SCALE, 0, args.b_scale, (uint32_t)args.b_scale_ld, column0, n, k0 / 16,
+        k / 16, threadIdx.x ^ THREADS / 2); /* each half of the warps has one of the two to do */
+}
+
+template <class S, int SCALE_CHUNK>
+NVS_DEVICE void
+copy_stage(const nvs_gemm_args &args, uint32_t shared, uint32_t row0, uint32_t column0, uint32_t k0)
+{
+    copy_a<S>(args, shared, row0, whole_stage(k0));
+    copy_b<S>(args, shared, column0, whole_stage(k0));
+    copy_scales<S, SCALE_CHUNK>(args, shared, row0, column0, k0);
 }
 
 template <class S>
@@ -92,14 +121,14 @@ copy_stage_bytewise(const nvs_gemm_args &args, uint32_t shared, uint32_t row0, u
                     uint32_t k0)
 {
     const uint32_t k = (uint32_t)args.k, m = (uint32_t)args.m, n = (uint32_t)args.n;
-    copy_rows_bytewise<THREADS, S::BLOCK_N, STAGE_K / 2, B_PITCH>(
+    copy_rows_bytewise<THREADS, S::BLOCK_N, STAGE_K / 2, B_PITCH, UNIT>(
         shared + S::B, args.b_fp4, args.b_fp4_ld, column0, n, k0 / 2, k / 2);
-    copy_rows_bytewise<THREADS, S::ROWS, STAGE_K / 4, A_PITCH>(
+    copy_rows_bytewise<THREADS, S::ROWS, STAGE_K / 4, A_PITCH, UNIT>(
         shared + S::VALS, args.a_vals, args.a_vals_ld, row0, m, k0 / 4, k / 4);
-    copy_rows_bytewise<THREADS, S::ROWS, STAGE_K / 4, A_PITCH>(
+    copy_rows_bytewise<THREADS, S::ROWS, STAGE_K / 4, A_PITCH, UNIT>(
         shared + S::META, args.a_meta, args.a_meta_ld, row0, m, k0 / 4, k / 4);
-    copy_rows_bytewise<THREADS, S::BLOCK_N, STAGE_K / 16, SCALE_PITCH>(
+    copy_rows_bytewise<THREADS, S::BLOCK_N, STAGE_K / 16, SCALE_PITCH, SCALE_UNIT>(
         shared + S::B_SCALE, args.b_scale, args.b_scale_ld, column0, n, k0 / 16, k / 16);
-    copy_rows_bytewise<THREADS, S::ROWS, STAGE_K / 16, SCALE_PITCH>(
+    copy_rows_bytewise<THREADS, S::ROWS, STAGE_K / 16, SCALE_PITCH, SCALE_UNIT>(
         shared + S::A_SCALE, args.a_scale, args.a_scale_ld, row0, m, k0 / 16, k / 16);
 }
