@@ -109,14 +109,14 @@ swap_index_bits(uint32_t metadata)
 
 static constexpr uint32_t TABLE_BYTES = 65536;
 
-/* Writes entry t + 128 * half, t < 128; a barrier must follow. The upper half has the high code's
- * sign. */
+/* Writes the entry of a byte; a barrier must follow. */
 NVS_DEVICE void
-write_half_table(uint32_t table, uint32_t t, uint32_t half)
+write_table_entry(uint32_t table, uint32_t byte)
 {
-    const uint32_t codes = (t & 7u) << 9 | (t & 8u) << 12 | (t & 0x70u) << 21 | half << 31;
+    const uint32_t codes = (byte & 7u) << 9 | (byte & 8u) << 12 | (byte & 0x70u) << 21 |
+                           (byte & 0x80u) << 24;
     const uint32_t f16x2 = mul_f16x2(codes, TWO_TO_THE_7TH);
-    const uint32_t entry = table + half * (TABLE_BYTES / 2) + 256 * t + (t & 7u) * 16;
+    const uint32_t entry = table + 256 * byte + (byte & 7u) * 16;
 #pragma unroll
     for (uint32_t j = 0; j < 8; ++j) /* neighbours start at different banks */
         st_shared_v4(entry ^ j * 16, f16x2, f16x2, f16x2, f16x2);

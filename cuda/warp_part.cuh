@@ -31,7 +31,7 @@ place_lane(uint32_t shared, uint32_t table)
     const uint32_t vals = shared + S::VALS + g * A_PITCH + q * (LANE_K / 4);
     const uint32_t scales = g * SCALE_PITCH +
                             (warp * (WARP_K / 16) ^ swizzle<SCALE_PITCH, SCALE_UNIT>(g));
-    at.b[0][0] = b + line;
+    at.b[0][0] = b + line; /* b is a multiple of 128 but for the bytes below `line` */
     at.b[0][1] = at.b[0][0] ^ LANE_K;
     at.b[1][0] = at.b[0][0] ^ (PART_K / 2);
     at.b[1][1] = at.b[0][1] ^ (PART_K / 2);

@@ -10,10 +10,11 @@
 #include "stage.cuh"
 
 static constexpr int WARPS = 8, THREADS = 32 * WARPS;
+static_assert(THREADS == 256, "each thread writes an entry of the table");
 static constexpr int STAGE_K = 2048, WARP_K = STAGE_K / WARPS;
 static constexpr int PARTS = 2, PART_K = WARP_K / PARTS, LANE_K = PART_K / 4;
 static constexpr int LANE_BLOCKS = LANE_K / 16;
-static_assert(PARTS == 2 && LANE_BLOCKS == 2, "what read_a() and multiply() write out");
+static_assert(PARTS == 2 && LANE_BLOCKS == 2, "what place_lane() and read_a() write out");
 
 /* Row pitches, whole lines, and the units of swizzle() that spread what a warp reads at a time over
  * all banks: four rows of 32 bytes, eight of 8 or 16. */
@@ -106,12 +107,16 @@ copy_scales(const nvs_gemm_args &args, uint32_t shared, uint32_t row0, uint32_t 
         k / 16, threadIdx.x ^ THREADS / 2); /* each half of the warps has one of the two to do */
 }
 
+/* The operand that all blocks share last: an SM waits longer for its lines, which all ask for. */
 template <class S, int SCALE_CHUNK>
 NVS_DEVICE void
 copy_stage(const nvs_gemm_args &args, uint32_t shared, uint32_t row0, uint32_t column0, uint32_t k0)
 {
-    copy_a<S>(args, shared, row0, whole_stage(k0));
+    if constexpr (S::FEW_COLUMNS)
+        copy_a<S>(args, shared, row0, whole_stage(k0));
     copy_b<S>(args, shared, column0, whole_stage(k0));
+    if constexpr (!S::FEW_COLUMNS)
+        copy_a<S>(args, shared, row0, whole_stage(k0));
     copy_scales<S, SCALE_CHUNK>(args, shared, row0, column0, k0);
 }
 
