@@ -5,10 +5,10 @@
  * copies its own slabs of A through a ring of its own in shared memory, several ahead and across
  * tiles, so that loads do not wait at the block's barriers.
  *
- * All of B stays in shared memory as it is: its scales come first, a warp's slabs of codes each beside
- * the first slab of A that needs it. Tiles go in groups: a slab of B is decoded once for all tiles of a group, and a warp's sums
- * of these wait in shared memory for its next slab. At the end of a group the block adds its warps'
- * sums in warp order and stores.
+ * All of B stays in shared memory as it is: first its scales, then a warp's slabs of codes, each
+ * beside the first slab of A that needs it. Tiles go in groups: a slab of B is decoded once for a
+ * group, and a warp's sums of its tiles wait in shared memory for its next slab. At the end of a
+ * group the block adds its warps' sums in warp order and stores.
  *
  * The kernels for much of A take two neighbouring slabs at a time, whole lines of 128 bytes: half as
  * many requests to L2. Where there is little, one at a time does better: the first ones are decoded
@@ -62,7 +62,7 @@ struct parts {
     static constexpr int TILE_SUMS = N_TILES * 512, WARP_SUMS = GROUP * TILE_SUMS;
     static constexpr int SUMS = WARPS * WARP_RING, B_SCALES = SUMS + WARPS * WARP_SUMS;
 
-    /* Of `slabs` slabs of B. */
+    /* Where the codes of `slabs` slabs of B begin; all bytes with them. */
     NVS_DEVICE constexpr int
     codes(int slabs)
     {
@@ -76,12 +76,12 @@ struct parts {
     }
 };
 
-/* Where B's slabs stand, whose number the kernel knows when it runs. */
+/* Where B's codes and scales begin; the number of slabs is known at run time. */
 struct b_place {
     uint32_t codes, scales;
 };
 
-/* A row's scales of a slab; rows of a line have theirs at different banks. */
+/* Where a row's scales of a slab stand: those of eight rows in different banks. */
 template <int N_TILES>
 NVS_DEVICE uint32_t
 scales_of(const b_place &b, uint32_t slab, uint32_t row)
@@ -160,7 +160,8 @@ copy_a(const nvs_gemm_args &args, const walk &at, uint32_t slot)
             at.tile * TILE_M + scale_row < m && (SLABS == 1 || scale_byte < (uint32_t)args.k / 16));
 }
 
-/* All of B's scales, by all threads. Columns past the last, and slabs past K, are zeros. */
+/* All of B's scales, by all threads, in whole lines, also the last. Columns past the last, and slabs
+ * past K, are zeros. */
 template <int N_TILES>
 NVS_DEVICE void
 copy_b_scales(const nvs_gemm_args &args, const b_place &b, uint32_t slabs)
@@ -337,8 +338,8 @@ decode_b_slabs(const b_place &at, uint32_t slab, uint32_t slabs,
             memset(b[j], 0, sizeof(b[j]));
 }
 
-/* The next copy of A into slot `to`, if there is one, and B's if that is the first to need it; one
- * group of copies either way. */
+/* The next copy of A into slot `to`, if there is one, and B's codes if that is the first to need
+ * them; one group of copies either way. */
 template <int SLABS, int N_TILES>
 NVS_DEVICE void
 copy_next(const nvs_gemm_args &args, walk &ahead, const b_place &b, uint32_t to)
@@ -431,7 +432,7 @@ gemm(const nvs_gemm_args &parameters)
         gemm<SLABS, N_TILES, DEPTH, GROUP>(args);                                                  \
     }
 
-/* K as long as shared memory allows. */
+/* K as long as shared memory allows: with 8 columns all that a block can have is taken. */
 KERNEL(nvs_gemm_sm90_stream8, 1, 1, 6, 4, 23296, NVS_SM90_STREAM8_SHARED)
 KERNEL(nvs_gemm_sm90_stream16, 1, 2, 6, 4, 9728, NVS_SM90_STREAM16_SHARED)
 KERNEL(nvs_gemm_sm90_stream8_lines, 2, 1, 3, 4, 23296, NVS_SM90_STREAM8_SHARED)

@@ -108,7 +108,7 @@ place_block(void)
 /* K in whole warps' shares, up to a stage; scales by aligned 16 bytes. The operand that all blocks
  * share is asked for first, and all scales, in whole lines; it is decoded while the other one is on
  * its way. That one is asked for after all else a thread can do by then: asking for both at once
- * took 4 to 8 % longer. A warp copies what it multiplies of it and waits for no other.
+ * took 3 to 7 % longer. A warp copies what it multiplies of it and waits for no other.
  *
  * Straight-line code: a jump over instructions that are not there yet costs more than many
  * instructions. */

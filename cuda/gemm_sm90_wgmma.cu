@@ -81,6 +81,7 @@ load_a(uint32_t vals, uint32_t scale, a_share<2> &a)
 {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
+        /* the first row is an even one: the next one's swizzle differs in this bit alone */
         const uint32_t row = (vals ^ r * shape::A_UNIT) + r * shape::A_PITCH;
         a.vals[r] = ld_shared_v4(row);
         a.meta[r] = ld_shared_v4(row + shape::META - shape::VALS);
@@ -133,8 +134,10 @@ multiply(const place &at, uint32_t stage_offset, int d, float (&sum)[shape::BN /
                    tile = d * shape::WG_K * shape::TILE_BYTES;
     const uint32_t codes = at.codes + stage_offset + d * (shape::GROUP_K / 2);
     constexpr int RUN = store_shape<shape>::RUN; /* four rows of a tile are 2 * RUN columns */
-    static_assert(swizzle<shape::SCALE_PITCH, shape::SCALE_UNIT>(2 * RUN) == 0,
-                  "both rows of a lane are swizzled alike");
+    static_assert(swizzle<shape::SCALE_PITCH, shape::SCALE_UNIT>(2 * RUN) == 0 &&
+                      swizzle<shape::SCALE_PITCH, shape::SCALE_UNIT>(1) == 0,
+                  "both rows of a lane are swizzled alike, of B and of A");
+    /* A row of scales is half a line, aligned: d is one bit of it. */
     const uint32_t scale = (at.b_scale + stage_offset) ^ d * (shape::GROUP_K / 16);
     const uint4 raw[2] = {ld_shared_v4(codes), ld_shared_v4(codes + 2 * RUN * shape::B_PITCH)};
     const uint32_t words[2] = {ld_shared_u32(scale),

@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Copies of operand rows from global to shared memory, 128 bytes of a row (whole lines) per group
- * of neighbouring lanes. What lies past the last row or past the end of a row is filled with zeros
- * and never read.
+ * Copies of operand rows from global to shared memory, neighbouring bytes of a row by neighbouring
+ * lanes, whole lines of 128 bytes where a row's share is that long. What lies past the last row or
+ * past the end of a row is filled with zeros and never read.
  */
 #pragma once
 
 #include "ptx.cuh"
 
-/* What a place in row `row` of PITCH bytes is XORed with, so that rows of whole lines, or lines of
- * whole rows, have their pieces of UNIT bytes in different banks. Padding would do so too, but a line
- * of an operand would then lie across two of shared memory, and copying it takes two requests to L2
- * then, of which L2 answers each SM's by itself; those of whole lines it answers several at a time,
- * if they come at the same time. */
+/* XORed with a byte's place in row `row`, so that neighbouring rows have the same piece of UNIT
+ * bytes in different banks; a row is whole lines, or a line whole rows. Padding would do so too, but
+ * lay most lines of an operand across two of shared memory: two requests to L2 each, which it
+ * answers SM by SM; those for whole lines it answers for several SMs together if they come at the
+ * same time. */
 template <int PITCH, int UNIT>
 NVS_DEVICE constexpr uint32_t
 swizzle(uint32_t row)
@@ -24,8 +24,8 @@ swizzle(uint32_t row)
 
 /* The bytes [first, first + CHUNKS * CHUNK) of rows row0 .. row0 + ROWS - 1 to the bytes from `at` on
  * of rows of PITCH bytes, swizzled by UNIT. A row ends at byte `end`, a multiple of CHUNK away from
- * `first` if less; the rows end at `rows`. Addresses and ld are multiples of CHUNK (16 or 4 bytes),
- * ld is below 2^32. Threads 0 to THREADS - 1 take part, this one is `thread`. */
+ * `first` if less; the rows end at `rows`. Addresses, `at` and ld are multiples of CHUNK (16 or 4
+ * bytes), ld is below 2^32. Threads 0 to THREADS - 1 take part, this one is `thread`. */
 template <int THREADS, int ROWS, int CHUNKS, int PITCH, int UNIT, int CHUNK>
 NVS_DEVICE void
 copy_rows(uint32_t shared, uint32_t at, const uint8_t *base, uint32_t ld, uint32_t row0,
@@ -33,7 +33,8 @@ copy_rows(uint32_t shared, uint32_t at, const uint8_t *base, uint32_t ld, uint32
 {
     constexpr int STEP = THREADS / CHUNKS; /* rows at a time */
     static_assert(STEP * CHUNKS == THREADS, "a chunk keeps its column");
-    static_assert(STEP >= ROWS || swizzle<PITCH, UNIT>(STEP) == 0,
+    static_assert(UNIT % CHUNK == 0, "a chunk stays whole");
+    static_assert(STEP >= ROWS || (swizzle<PITCH, UNIT>(STEP) == 0 && STEP * PITCH % 128 == 0),
                   "a thread's rows are swizzled alike");
     const uint32_t chunk = thread % CHUNKS, row = thread / CHUNKS;
     const uint32_t byte = first + chunk * CHUNK;

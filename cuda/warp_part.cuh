@@ -13,7 +13,7 @@
 
 /* Where a lane reads the parts in a stage (scales: the first part), and its constants. */
 struct lane_place {
-    uint32_t b[PARTS][2], vals[PARTS];
+    uint32_t b[PARTS][2], vals[PARTS]; /* b[i][h]: of part i segment q / 2 + 2h */
     uint32_t b_scale, a_scale;
     uint32_t entry, b_byte[2]; /* of the table, and the selectors of its bytes of a word of B */
     uint32_t b_scale_bytes;    /* the selector of its segments' scales */
@@ -26,16 +26,17 @@ place_lane(uint32_t shared, uint32_t table)
 {
     const uint32_t warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, q = threadIdx.x % 4;
     lane_place at;
-    const uint32_t line = swizzle<A_PITCH, UNIT>(g);
+    static_assert(S::B % 128 == 0 && S::VALS % 128 == 0, "places in lines may be XORed");
+    const uint32_t swizzled = swizzle<A_PITCH, UNIT>(g); /* B has rows of whole lines too */
     const uint32_t b = shared + S::B + g * B_PITCH + warp * (WARP_K / 2) + q / 2 * (LANE_K / 2);
     const uint32_t vals = shared + S::VALS + g * A_PITCH + q * (LANE_K / 4);
     const uint32_t scales = g * SCALE_PITCH +
                             (warp * (WARP_K / 16) ^ swizzle<SCALE_PITCH, SCALE_UNIT>(g));
-    at.b[0][0] = b + line; /* b is a multiple of 128 but for the bytes below `line` */
+    at.b[0][0] = b + swizzled; /* of b's low seven bits one is set at most, bit 4 */
     at.b[0][1] = at.b[0][0] ^ LANE_K;
     at.b[1][0] = at.b[0][0] ^ (PART_K / 2);
     at.b[1][1] = at.b[0][1] ^ (PART_K / 2);
-    at.vals[0] = vals + (warp * (WARP_K / 4) ^ line);
+    at.vals[0] = vals + (warp * (WARP_K / 4) ^ swizzled);
     at.vals[1] = at.vals[0] ^ (PART_K / 4);
     at.b_scale = shared + S::B_SCALE + scales;
     at.a_scale = shared + S::A_SCALE + scales + q * LANE_BLOCKS;
@@ -205,6 +206,19 @@ multiply_columns(const lane_part<S> &part, const lane_place &at, int block,
     }
 }
 
+/* One block, A still to be decoded. */
+template <class S>
+NVS_DEVICE void
+multiply_rows(const lane_part<S> &part, const lane_place &at, int block,
+              const uint32_t (&b)[S::N_TILES][2][4], float (&sum)[S::M_TILES][S::N_TILES][4])
+{
+    uint32_t f[2 * S::M_TILES][4];
+    decode_rows(part, at, block, f);
+#pragma unroll
+    for (int n = 0; n < S::N_TILES; ++n)
+        multiply_tile(part, block, n, f, b[n], sum);
+}
+
 template <class S>
 NVS_DEVICE void
 multiply_part_block(const lane_part<S> &part, const lane_place &at, int block,
@@ -233,7 +247,7 @@ multiply(const lane_place &at, uint32_t stage, float (&sum)[S::M_TILES][S::N_TIL
     multiply_part_block(part[PARTS - 1], at, 1, sum);
 }
 
-/* For the last group of copies, all the warp's. */
+/* Until the warp's own copies, the last group, have landed for all its lanes. */
 NVS_DEVICE void
 wait_for_own_copies(void)
 {
@@ -308,11 +322,6 @@ multiply_when_a_lands(const lane_place &at, float (&sum)[S::M_TILES][S::N_TILES]
 #pragma unroll
     for (int i = 0; i < PARTS; ++i)
 #pragma unroll
-        for (int block = 0; block < LANE_BLOCKS; ++block) {
-            uint32_t f[2 * S::M_TILES][4];
-            decode_rows(part[i], at, block, f);
-#pragma unroll
-            for (int n = 0; n < S::N_TILES; ++n)
-                multiply_tile(part[i], block, n, f, b[i][block][n], sum);
-        }
+        for (int block = 0; block < LANE_BLOCKS; ++block)
+            multiply_rows(part[i], at, block, b[i][block], sum);
 }

@@ -17,7 +17,7 @@ static constexpr int LANE_BLOCKS = LANE_K / 16;
 static_assert(PARTS == 2 && LANE_BLOCKS == 2, "what place_lane() and read_a() write out");
 
 /* Row pitches, whole lines, and the units of swizzle() that spread what a warp reads at a time over
- * all banks: four rows of 32 bytes, eight of 8 or 16. */
+ * all banks: four rows of 32 bytes of an operand, eight of 8 bytes of scales. */
 static constexpr int B_PITCH = STAGE_K / 2, A_PITCH = STAGE_K / 4, UNIT = 32;
 static constexpr int SCALE_PITCH = STAGE_K / 16, SCALE_UNIT = 16;
 
@@ -104,10 +104,13 @@ copy_scales(const nvs_gemm_args &args, uint32_t shared, uint32_t row0, uint32_t 
         threadIdx.x);
     copy_rows<THREADS, S::BLOCK_N, CHUNKS, SCALE_PITCH, SCALE_UNIT, CHUNK>(
         shared + S::B_SCALE, 0, args.b_scale, (uint32_t)args.b_scale_ld, column0, n, k0 / 16,
-        k / 16, threadIdx.x ^ THREADS / 2); /* each half of the warps has one of the two to do */
+        k / 16,
+        threadIdx.x ^
+            THREADS / 2); /* by 16 bytes few threads have a chunk of A's: others take B's */
 }
 
-/* The operand that all blocks share last: an SM waits longer for its lines, which all ask for. */
+/* The shared operand after the other one: its lines keep a few slices of L2 busy, and what an SM
+ * asks for behind them waits as well. */
 template <class S, int SCALE_CHUNK>
 NVS_DEVICE void
 copy_stage(const nvs_gemm_args &args, uint32_t shared, uint32_t row0, uint32_t column0, uint32_t k0)
