@@ -20,7 +20,8 @@ struct share {
 template <class S>
 struct b_stream {
     static constexpr int UNITS = S::BN / 32, RUN = store_shape<S>::RUN; /* see column_at() */
-    static constexpr int UNIT_COLUMNS = 4 * RUN > 32 ? 32 / 8 * 2 : 32;
+    static constexpr int UNIT_COLUMNS = column_at<RUN>(32); /* from a unit to the next */
+
     const uint8_t *codes, *scale; /* of the first column */
     uint32_t ld;
     int columns, scale_columns;        /* left of B, from there */

@@ -305,6 +305,7 @@ finish_sums(const share &block, const float (&sum)[S::BN / 2], float4 (&own)[S::
         bar_sync(DECODERS_END, S::THREADS);
         barrier_cluster_arrive_relaxed();
         barrier_cluster_wait();
+        /* It counts all threads, of which the first are decoders. */
         exchange_halves<S>(block.shared - PART_THREADS * 16, block.shared + S::EXCHANGE, block.rank,
                            all, own);
     }

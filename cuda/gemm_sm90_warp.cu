@@ -13,7 +13,8 @@
 #include "warp_stage.cuh"
 
 /* Where a thread leaves its sums and finds all warps' of its elements of C, and those elements.
- * Neighbouring threads have neighbours in C. */
+ * Neighbouring threads have neighbours in C. With one stage it is found while the operands are still
+ * on their way. */
 template <class S>
 struct store_place {
     static constexpr int ELEMENTS = (S::ROWS * S::BLOCK_N + THREADS - 1) / THREADS;
@@ -29,7 +30,7 @@ place_store(const nvs_gemm_args &args, uint32_t sums, uint32_t row0, uint32_t co
     const bool by_columns = args.out_stride_n != 1;
     store_place<S> place;
     place.own = sums + warp * S::WARP_SUMS + lane / 4 * S::SUM_ROW + lane % 4 * 8;
-    asm volatile("" : "+r"(place.own)::"memory");
+    asm volatile("" : "+r"(place.own)::"memory"); /* now: see settle() */
 #pragma unroll
     for (int i = 0; i < place.ELEMENTS; ++i) {
         const uint32_t element = i * THREADS + threadIdx.x;

@@ -32,7 +32,7 @@ place_b(void)
 /* The column that stands at row `at` of an f16 tile: of 4 * RUN columns, a lane of the MMA holds RUN
  * in as many registers, and these are to be neighbours. */
 template <int RUN>
-NVS_DEVICE uint32_t
+NVS_DEVICE constexpr uint32_t
 column_at(uint32_t at)
 {
     return at / (4 * RUN) * (4 * RUN) + at % 8 / 2 * RUN + at / 8 % (RUN / 2) * 2 + at % 2;

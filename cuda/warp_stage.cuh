@@ -100,13 +100,12 @@ copy_scales(const nvs_gemm_args &args, uint32_t shared, uint32_t row0, uint32_t 
     constexpr int CHUNKS = SCALE_PITCH / CHUNK;
     const uint32_t k = (uint32_t)args.k, m = (uint32_t)args.m, n = (uint32_t)args.n;
     copy_rows<THREADS, S::ROWS, CHUNKS, SCALE_PITCH, SCALE_UNIT, CHUNK>(
-        shared + S::A_SCALE, 0, args.a_scale, (uint32_t)args.a_scale_ld, row0, m, k0 / 16, k / 16,
-        threadIdx.x);
+        shared + S::A_SCALE, 0, args.a_scale, (uint32_t)args.a_scale_ld, row0, m, k0 / 16, k / 16);
+    /* By 16 bytes few threads have a chunk of A's: others take B's. */
+    const uint32_t other = threadIdx.x ^ THREADS / 2;
     copy_rows<THREADS, S::BLOCK_N, CHUNKS, SCALE_PITCH, SCALE_UNIT, CHUNK>(
         shared + S::B_SCALE, 0, args.b_scale, (uint32_t)args.b_scale_ld, column0, n, k0 / 16,
-        k / 16,
-        threadIdx.x ^
-            THREADS / 2); /* by 16 bytes few threads have a chunk of A's: others take B's */
+        k / 16, other);
 }
 
 /* The shared operand after the other one: its lines keep a few slices of L2 busy, and what an SM

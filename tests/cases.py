@@ -22,6 +22,7 @@ SHAPES = {
     "many-rows": (300, 130, 64),
     "rows-of-several-walks": (10007, 3, 256),
     "walk-of-uneven-shares": (70, 11, 2816),
+    "walk-of-uneven-shares-of-19": (70, 5, 4864),
     "few-columns": (300, 7, 1280),
     "few-columns-in-two-waves": (2130, 13, 512),
     "k-segments": (40, 40, 192),
