@@ -76,7 +76,9 @@ struct ring {
     static constexpr int FIT = S::TABLE / S::BYTES;
     static constexpr int BEFORE = STAGES < FIT ? STAGES : FIT;
     static constexpr int BEHIND = S::SUMS + WARPS * S::WARP_SUMS;
-    static constexpr int SHARED_BYTES = BEHIND + (STAGES - BEFORE) * S::BYTES;
+    static constexpr int SHARED_BYTES = S::FITS ? BEHIND + (STAGES - BEFORE) * S::BYTES
+                                                : S::META + S::META_BYTES;
+    static_assert(S::FITS || STAGES == 1, "no room for two");
 
     NVS_DEVICE uint32_t
     next(uint32_t slot)
@@ -120,9 +122,9 @@ gemm_one_stage(const nvs_gemm_args &parameters)
     const nvs_gemm_args args = load_args(parameters);
     const block_place block = place_block<S>();
     if constexpr (S::FEW_COLUMNS)
-        copy_b<S>(args, block.shared, block.column0, whole_stage(0));
+        copy_b_stage<S>(args, block.shared, block.column0, 0);
     else
-        copy_a<S>(args, block.shared, block.row0, whole_stage(0));
+        copy_a_stage<S>(args, block.shared, block.row0, 0);
     copy_scales<S, 16>(args, block.shared, block.row0, block.column0, 0);
     cp_async_commit_group();
     write_table_entry(block.table, threadIdx.x);
@@ -130,19 +132,19 @@ gemm_one_stage(const nvs_gemm_args &parameters)
                                                 block.column0);
     lane_place at = place_lane<S>(block.shared, block.table);
     settle(at);
+    const int rounds = count_own_rounds<S>((uint32_t)args.k);
     if constexpr (S::FEW_COLUMNS)
-        copy_a<S>(args, block.shared, block.row0, own_columns());
+        copy_own_a<S>(args, block.shared, block.row0, rounds);
     else
-        copy_b<S>(args, block.shared, block.column0, own_columns());
-    cp_async_commit_group();
+        copy_own_b<S>(args, block.shared, block.column0, rounds);
     keep_order();
     float sum[S::M_TILES][S::N_TILES][4] = {};
-    cp_async_wait_group(1);
+    cp_async_wait_group(S::OWN_COPIES);
     __syncthreads();
     if constexpr (S::FEW_COLUMNS)
-        multiply_when_a_lands<S>(at, sum);
+        multiply_when_a_lands<S>(at, rounds, sum);
     else
-        multiply_when_b_lands<S>(at, sum);
+        multiply_when_b_lands<S>(at, rounds, sum);
     reduce_and_store<S>(args, place, sum);
 }
 
@@ -166,7 +168,7 @@ gemm_long(const nvs_gemm_args &parameters)
             else
                 copy_stage_bytewise<S>(args, block.shared + to, block.row0, block.column0, ahead);
         }
-        ahead += STAGE_K;
+        ahead += S::STAGE_K;
         to = R::next(to);
         cp_async_commit_group();
     };
@@ -179,7 +181,7 @@ gemm_long(const nvs_gemm_args &parameters)
     float sum[S::M_TILES][S::N_TILES][4] = {};
     uint32_t slot = 0;
 #pragma unroll 1
-    for (uint32_t k0 = 0; k0 < (uint32_t)args.k; k0 += STAGE_K) {
+    for (uint32_t k0 = 0; k0 < (uint32_t)args.k; k0 += S::STAGE_K) {
         if (STAGES == 2)
             copy_next();
         cp_async_wait_group(STAGES == 2 ? 1 : STAGES - 2);
@@ -197,23 +199,44 @@ gemm_long(const nvs_gemm_args &parameters)
 }
 
 /* The function stands last, for the comma in its name. */
-#define KERNEL(NAME, ROW_GROUPS, N_TILES, FEW, STAGES, SHARED, ...)                                \
-    static_assert(ring<shape<ROW_GROUPS, N_TILES, FEW>, STAGES>::SHARED_BYTES == SHARED,           \
+#define KERNEL_OF_STAGES(NAME, ROW_GROUPS, N_TILES, FEW, K, STAGES, SHARED, ...)                   \
+    static_assert(ring<shape<ROW_GROUPS, N_TILES, FEW, K>, STAGES>::SHARED_BYTES == SHARED,        \
                   "gemm_args.h");                                                                  \
     extern "C" __global__ void __launch_bounds__(THREADS, 1)                                       \
         NAME(const __grid_constant__ nvs_gemm_args args)                                           \
     {                                                                                              \
-        using S = shape<ROW_GROUPS, N_TILES, FEW>;                                                 \
+        using S = shape<ROW_GROUPS, N_TILES, FEW, K>;                                              \
         __VA_ARGS__(args);                                                                         \
     }
 
-KERNEL(nvs_gemm_sm90_m8, 1, 2, false, 1, NVS_SM90_M8_SHARED, gemm_one_stage<S>)
+#define KERNEL(NAME, ROW_GROUPS, N_TILES, FEW, STAGES, SHARED, ...)                                \
+    KERNEL_OF_STAGES(NAME, ROW_GROUPS, N_TILES, FEW, SPAN_K, STAGES, SHARED, __VA_ARGS__)
+#define ONE_STAGE(NAME, ROW_GROUPS, N_TILES, FEW, K, SHARED)                                       \
+    KERNEL_OF_STAGES(NAME, ROW_GROUPS, N_TILES, FEW, K, 1, SHARED, gemm_one_stage<S>)
+
+ONE_STAGE(nvs_gemm_sm90_m8, 1, 2, false, 2048, NVS_SM90_M8_SHARED)
+ONE_STAGE(nvs_gemm_sm90_m8_k8192, 1, 2, false, 8192, NVS_SM90_M8_K8192_SHARED)
 KERNEL(nvs_gemm_sm90_m8_long, 1, 2, false, 4, NVS_SM90_M8_LONG_SHARED, gemm_long<S, 4, 4>)
-KERNEL(nvs_gemm_sm90_m16, 2, 2, false, 1, NVS_SM90_M16_SHARED, gemm_one_stage<S>)
+ONE_STAGE(nvs_gemm_sm90_m8n32, 1, 4, false, 2048, NVS_SM90_M8N32_SHARED)
+ONE_STAGE(nvs_gemm_sm90_m8n32_k4096, 1, 4, false, 4096, NVS_SM90_M8N32_K4096_SHARED)
+ONE_STAGE(nvs_gemm_sm90_m16, 2, 2, false, 2048, NVS_SM90_M16_SHARED)
+ONE_STAGE(nvs_gemm_sm90_m16_k8192, 2, 2, false, 8192, NVS_SM90_M16_K8192_SHARED)
+ONE_STAGE(nvs_gemm_sm90_m16n32, 2, 4, false, 2048, NVS_SM90_M16N32_SHARED)
+ONE_STAGE(nvs_gemm_sm90_m16n32_k4096, 2, 4, false, 4096, NVS_SM90_M16N32_K4096_SHARED)
 KERNEL(nvs_gemm_sm90_m16_long, 2, 2, false, 3, NVS_SM90_M16_LONG_SHARED, gemm_long<S, 3, 4>)
-KERNEL(nvs_gemm_sm90_m16n8, 2, 1, true, 1, NVS_SM90_M16N8_SHARED, gemm_one_stage<S>)
-KERNEL(nvs_gemm_sm90_m16n8_long, 2, 1, true, 4, NVS_SM90_M16N8_LONG_SHARED, gemm_long<S, 4, 16>)
-KERNEL(nvs_gemm_sm90_m16n16, 2, 2, true, 1, NVS_SM90_M16_SHARED, gemm_one_stage<S>)
-KERNEL(nvs_gemm_sm90_m16n16_long, 2, 2, true, 3, NVS_SM90_M16_LONG_SHARED, gemm_long<S, 3, 16>)
 KERNEL(nvs_gemm_sm90_m32_long, 4, 2, false, 2, NVS_SM90_M32_LONG_SHARED, gemm_long<S, 2, 4>)
 KERNEL(nvs_gemm_sm90_m32_any, 4, 2, false, 2, NVS_SM90_M32_LONG_SHARED, gemm_long<S, 2, 0>)
+ONE_STAGE(nvs_gemm_sm90_m16n8, 2, 1, true, 2048, NVS_SM90_M16N8_SHARED)
+ONE_STAGE(nvs_gemm_sm90_m16n8_k8192, 2, 1, true, 8192, NVS_SM90_M16N8_K8192_SHARED)
+KERNEL(nvs_gemm_sm90_m16n8_long, 2, 1, true, 4, NVS_SM90_M16N8_LONG_SHARED, gemm_long<S, 4, 16>)
+ONE_STAGE(nvs_gemm_sm90_m16n16, 2, 2, true, 2048, NVS_SM90_M16_SHARED)
+ONE_STAGE(nvs_gemm_sm90_m16n16_k8192, 2, 2, true, 8192, NVS_SM90_M16_K8192_SHARED)
+KERNEL(nvs_gemm_sm90_m16n16_long, 2, 2, true, 3, NVS_SM90_M16_LONG_SHARED, gemm_long<S, 3, 16>)
+ONE_STAGE(nvs_gemm_sm90_m32n8, 4, 1, true, 2048, NVS_SM90_M32N8_SHARED)
+ONE_STAGE(nvs_gemm_sm90_m32n8_k4096, 4, 1, true, 4096, NVS_SM90_M32N8_K4096_SHARED)
+KERNEL(nvs_gemm_sm90_m32n8_long, 4, 1, true, 3, NVS_SM90_M32N8_LONG_SHARED, gemm_long<S, 3, 16>)
+ONE_STAGE(nvs_gemm_sm90_m32n16, 4, 2, true, 2048, NVS_SM90_M32N16_SHARED)
+ONE_STAGE(nvs_gemm_sm90_m32n16_k4096, 4, 2, true, 4096, NVS_SM90_M32N16_K4096_SHARED)
+KERNEL(nvs_gemm_sm90_m32n16_long, 4, 2, true, 2, NVS_SM90_M32_LONG_SHARED, gemm_long<S, 2, 16>)
+ONE_STAGE(nvs_gemm_sm90_m64n8, 8, 1, true, 2048, NVS_SM90_M64N8_SHARED)
+ONE_STAGE(nvs_gemm_sm90_m64n16, 8, 2, true, 2048, NVS_SM90_M64N16_SHARED)

@@ -23,34 +23,41 @@
 /* K in one stage of whole superslabs or warps' shares, scales by aligned 16 bytes. */
 #define ONE_STAGE .k_max = 2048, .k_multiple = 256, .needs = NVS_NEEDS_ALL
 
+/* The same where it takes packed rows that are whole lines of 128 bytes: to share others costs more
+ * than the one stage gains. */
+#define LINES(K_MAX) .k_max = (K_MAX), .k_multiple = 512, .needs = NVS_NEEDS_ALL
+
+#define WHOLE_SLABS .k_max = INT32_MAX, .k_multiple = 256, .needs = NVS_NEEDS_ALL
+
 #define LONG_K                                                                                     \
     .k_max = INT32_MAX, .k_multiple = 64, .needs = NVS_NEEDS_ALIGNED_16 | NVS_NEEDS_ALIGNED_OUT
 
-/* 8 * GROUPS rows; a second stage of shared memory where K may be longer than one. */
-#define SM90_WARP(NAME, GROUPS, LENGTH, SHARED, WHEN)                                              \
+/* Few rows: 8 * GROUPS of them, tiles of COLUMNS. LENGTH: one of those above. */
+#define SM90_ROWS(NAME, GROUPS, COLUMNS, LENGTH, WAVE_NS, SHARED, WHEN)                            \
     {                                                                                              \
         SM90("warp", NAME), LENGTH, .m_max = 8 * (GROUPS), .n_max = INT32_MAX,                     \
-                                    .tile_m = 8 * (GROUPS), .tile_n = 16, .threads = 256,          \
-                                    .cluster = 1, .shared_bytes = (SHARED), .when = WHEN           \
+                                    .tile_m = 8 * (GROUPS), .tile_n = (COLUMNS), .threads = 256,   \
+                                    .cluster = 1, .wave_ns = (WAVE_NS), .shared_bytes = (SHARED),  \
+                                    .when = WHEN                                                   \
     }
 
-/* 16 rows and all columns, which are few; then how the blocks go over the rows. */
-#define SM90_FEW_COLUMNS(FILE, NAME, COLUMNS, K_MAX, SHARED, WHEN, ...)                            \
+/* Few columns, all of them in a tile of ROWS; then how the blocks go over the rows. */
+#define SM90_FEW_COLUMNS(FILE, NAME, ROWS, COLUMNS, SHARED, WHEN, ...)                             \
     {                                                                                              \
-        SM90(FILE, NAME), .m_max = INT32_MAX, .n_max = (COLUMNS), .k_max = (K_MAX),                \
-                          .k_multiple = 256, .needs = NVS_NEEDS_ALL, .tile_m = 16,                 \
+        SM90(FILE, NAME), .m_max = INT32_MAX, .n_max = (COLUMNS), .tile_m = (ROWS),                \
                           .tile_n = (COLUMNS), .threads = 256, .cluster = 1,                       \
                           .shared_bytes = (SHARED), .when = WHEN, __VA_ARGS__                      \
     }
 
 /* In one wave. */
-#define SM90_WAVE(NAME, COLUMNS, K_MAX, SHARED, WHEN)                                              \
-    SM90_FEW_COLUMNS("warp", NAME, COLUMNS, K_MAX, SHARED, WHEN, .one_wave = true)
+#define SM90_WAVE(NAME, ROWS, COLUMNS, LENGTH, SHARED, WHEN)                                       \
+    SM90_FEW_COLUMNS("warp", NAME, ROWS, COLUMNS, SHARED, WHEN, LENGTH, .one_wave = true)
 
 /* Walking, with all of B in shared memory; what limits K is its size. */
 #define SM90_STREAM(NAME, COLUMNS, K_MAX, PAYS_MK, SHARED, WHEN)                                   \
-    SM90_FEW_COLUMNS("stream", NAME, COLUMNS, K_MAX, SHARED, WHEN, .persistent = true,             \
-                     .pays_mk = (PAYS_MK))
+    SM90_FEW_COLUMNS("stream", NAME, 16, COLUMNS, SHARED, WHEN, .persistent = true,                \
+                     .pays_mk = (PAYS_MK), .k_max = (K_MAX), .k_multiple = 256,                    \
+                     .needs = NVS_NEEDS_ALL)
 
 /* ROWS x COLUMNS of C per cluster, A by TMA. */
 #define SM90_CLUSTER(FILE, ROWS, COLUMNS, M_MAX, WAVE_NS, SHARED, WHEN)                            \
@@ -81,25 +88,58 @@
 #define LINES_PAY_MK (24 << 20)
 
 const struct nvs_kernel nvs_kernels[] = {
-    SM90_WARP("m8", 1, ONE_STAGE, NVS_SM90_M8_SHARED,
+    SM90_ROWS("m8", 1, 16, ONE_STAGE, 3300, NVS_SM90_M8_SHARED,
               "up to 8 rows, k a multiple of 256 up to 2048; run on an H200"),
-    SM90_WARP("m8_long", 1, LONG_K, NVS_SM90_M8_LONG_SHARED, "up to 8 rows, any k; run on an H200"),
-    SM90_WARP("m16", 2, ONE_STAGE, NVS_SM90_M16_SHARED,
+    SM90_ROWS("m8n32", 1, 32, ONE_STAGE, 4400, NVS_SM90_M8N32_SHARED,
+              "up to 8 rows, k a multiple of 256 up to 2048; run on an H200"),
+    SM90_ROWS("m8_k8192", 1, 16, LINES(8192), 3400, NVS_SM90_M8_K8192_SHARED,
+              "up to 8 rows, k a multiple of 512 up to 8192; run on an H200"),
+    SM90_ROWS("m8n32_k4096", 1, 32, LINES(4096), 4500, NVS_SM90_M8N32_K4096_SHARED,
+              "up to 8 rows, k a multiple of 512 up to 4096; run on an H200"),
+    SM90_ROWS("m8_long", 1, 16, LONG_K, 0, NVS_SM90_M8_LONG_SHARED,
+              "up to 8 rows, any k; run on an H200"),
+    SM90_ROWS("m16", 2, 16, ONE_STAGE, 3450, NVS_SM90_M16_SHARED,
               "up to 16 rows, k a multiple of 256 up to 2048; run on an H200"),
-    SM90_WARP("m16_long", 2, LONG_K, NVS_SM90_M16_LONG_SHARED,
+    SM90_ROWS("m16n32", 2, 32, ONE_STAGE, 4700, NVS_SM90_M16N32_SHARED,
+              "up to 16 rows, k a multiple of 256 up to 2048; run on an H200"),
+    SM90_ROWS("m16_k8192", 2, 16, LINES(8192), 3550, NVS_SM90_M16_K8192_SHARED,
+              "up to 16 rows, k a multiple of 512 up to 8192; run on an H200"),
+    SM90_ROWS("m16n32_k4096", 2, 32, LINES(4096), 4800, NVS_SM90_M16N32_K4096_SHARED,
+              "up to 16 rows, k a multiple of 512 up to 4096; run on an H200"),
+    SM90_ROWS("m16_long", 2, 16, LONG_K, 0, NVS_SM90_M16_LONG_SHARED,
               "up to 16 rows, any k; run on an H200"),
     SM90_CLUSTER("m64", 32, 32, 32, 0, NVS_SM90_M32N32_SHARED,
                  "up to 32 rows, k a multiple of 256 up to 2048; run on an H200"),
-    SM90_WARP("m32_long", 4, LONG_K, NVS_SM90_M32_LONG_SHARED,
+    SM90_ROWS("m32_long", 4, 16, LONG_K, 0, NVS_SM90_M32_LONG_SHARED,
               "up to 32 rows, any k; run on an H200"),
-    SM90_WAVE("m16n8", 8, 2048, NVS_SM90_M16N8_SHARED,
+    SM90_WAVE("m16n8", 16, 8, ONE_STAGE, NVS_SM90_M16N8_SHARED,
               "up to 8 columns, one wave, k a multiple of 256 up to 2048; run on an H200"),
-    SM90_WAVE("m16n8_long", 8, INT32_MAX, NVS_SM90_M16N8_LONG_SHARED,
+    SM90_WAVE("m16n8_k8192", 16, 8, LINES(8192), NVS_SM90_M16N8_K8192_SHARED,
+              "up to 8 columns, one wave, k a multiple of 512 up to 8192; run on an H200"),
+    SM90_WAVE("m16n8_long", 16, 8, WHOLE_SLABS, NVS_SM90_M16N8_LONG_SHARED,
               "up to 8 columns, one wave, k a multiple of 256; run on an H200"),
-    SM90_WAVE("m16n16", 16, 2048, NVS_SM90_M16_SHARED,
+    SM90_WAVE("m32n8", 32, 8, ONE_STAGE, NVS_SM90_M32N8_SHARED,
+              "up to 8 columns, one wave, k a multiple of 256 up to 2048; run on an H200"),
+    SM90_WAVE("m32n8_k4096", 32, 8, LINES(4096), NVS_SM90_M32N8_K4096_SHARED,
+              "up to 8 columns, one wave, k a multiple of 512 up to 4096; run on an H200"),
+    SM90_WAVE("m32n8_long", 32, 8, WHOLE_SLABS, NVS_SM90_M32N8_LONG_SHARED,
+              "up to 8 columns, one wave, k a multiple of 256; run on an H200"),
+    SM90_WAVE("m64n8", 64, 8, ONE_STAGE, NVS_SM90_M64N8_SHARED,
+              "up to 8 columns, one wave, k a multiple of 256 up to 2048; run on an H200"),
+    SM90_WAVE("m16n16", 16, 16, ONE_STAGE, NVS_SM90_M16_SHARED,
               "up to 16 columns, one wave, k a multiple of 256 up to 2048; run on an H200"),
-    SM90_WAVE("m16n16_long", 16, INT32_MAX, NVS_SM90_M16_LONG_SHARED,
+    SM90_WAVE("m16n16_k8192", 16, 16, LINES(8192), NVS_SM90_M16_K8192_SHARED,
+              "up to 16 columns, one wave, k a multiple of 512 up to 8192; run on an H200"),
+    SM90_WAVE("m16n16_long", 16, 16, WHOLE_SLABS, NVS_SM90_M16_LONG_SHARED,
               "up to 16 columns, one wave, k a multiple of 256; run on an H200"),
+    SM90_WAVE("m32n16", 32, 16, ONE_STAGE, NVS_SM90_M32N16_SHARED,
+              "up to 16 columns, one wave, k a multiple of 256 up to 2048; run on an H200"),
+    SM90_WAVE("m32n16_k4096", 32, 16, LINES(4096), NVS_SM90_M32N16_K4096_SHARED,
+              "up to 16 columns, one wave, k a multiple of 512 up to 4096; run on an H200"),
+    SM90_WAVE("m32n16_long", 32, 16, WHOLE_SLABS, NVS_SM90_M32_LONG_SHARED,
+              "up to 16 columns, one wave, k a multiple of 256; run on an H200"),
+    SM90_WAVE("m64n16", 64, 16, ONE_STAGE, NVS_SM90_M64N16_SHARED,
+              "up to 16 columns, one wave, k a multiple of 256 up to 2048; run on an H200"),
     SM90_STREAM("stream8_lines", 8, 23296, LINES_PAY_MK, NVS_SM90_STREAM8_SHARED,
                 "up to 8 columns, much of A, k a multiple of 256 up to 23296; run on an H200"),
     SM90_STREAM("stream8", 8, 23296, 0, NVS_SM90_STREAM8_SHARED,

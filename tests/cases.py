@@ -46,6 +46,12 @@ SHAPES = {
     "deep": (16, 48, 2048),
     "deeper": (9, 24, 4096),
     "deep-odd": (17, 23, 6160),
+    "few-rows-of-a-round-and-a-quarter": (13, 67, 2560),
+    "few-rows-of-not-quite-three-rounds": (7, 37, 5632),
+    "few-rows-of-four-rounds": (8, 20, 8192),
+    "few-columns-of-not-quite-a-round": (130, 7, 3584),
+    "few-columns-of-more-than-a-round": (70, 11, 6656),
+    "few-columns-of-two-rounds": (40, 5, 8192),
     "serving": (64, 256, 2048),
 }
 

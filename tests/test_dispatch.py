@@ -80,25 +80,39 @@ def test_a_plan_is_the_first_row_that_fits(shape, cc, aligned):
     assert choice["grid"] == (columns * row["cluster"], min(rows, 32768), -(-rows // 32768))
 
 
+def one_wave_of_rows(m, k, columns):
+    """The kernel whose tiles of all columns are one wave of 132 blocks, or None."""
+    for rows, most_k in ((16, 8192), (32, 4096), (64, 2048)):
+        if m > rows * 132:
+            continue
+        name = f"sm90_m{rows}n{columns}"
+        if k <= 2048:
+            return name
+        if k <= most_k and k % 512 == 0:
+            return f"{name}_k{most_k}"
+        return f"{name}_long" if rows < 64 else None
+    return None
+
+
 @pytest.mark.parametrize("n", range(1, 18))
-@pytest.mark.parametrize("m", [33, 512, 2112, 2113, 28672])
+@pytest.mark.parametrize("m", [33, 512, 2112, 2113, 4224, 4225, 8448, 8449, 28672])
 def test_sparse_weights_and_few_tokens(m, n):
-    """On Hopper A streams through blocks that walk its rows; with no GPU in sight, one per tile.
-    Where there is much of A, by whole lines; where a wave takes all, straight on."""
-    for k in (256, 2048, 8192, 9728):
+    """On Hopper a wave of blocks takes the rows if it can; else they walk, which with no GPU in
+    sight is one per tile. Where there is much of A, they do so by whole lines."""
+    for k in (256, 2048, 2304, 4096, 4352, 8192, 9728):
         choice = plan(m, n, k, cc=90)
         if n > 16:
             assert not ROWS[choice["kernel"]]["persistent"]
             continue
         columns = 8 if n <= 8 else 16
-        name = f"sm90_stream{columns}"
-        lines = ROWS[f"{name}_lines"]
-        if m <= 16 * 132:
-            name = f"sm90_m16n{columns}" + ("" if k <= 2048 else "_long")
-        elif m * k >= lines["pays_mk"] > 0:
-            name = lines["name"]
-        else:
-            assert choice["why"][lines["name"]].endswith("where there is more of A")
+        name = one_wave_of_rows(m, k, columns)
+        if name is None:
+            name = f"sm90_stream{columns}"
+            lines = ROWS[f"{name}_lines"]
+            if m * k >= lines["pays_mk"] > 0:
+                name = lines["name"]
+            else:
+                assert choice["why"][lines["name"]].endswith("where there is more of A")
         row = ROWS[name]
         assert choice["kernel"] == row["name"]
         assert row["persistent"] == ("stream" in name)
@@ -194,7 +208,7 @@ def test_the_cheapest_waves(m, n, name):
     def waves(row):
         return -(-row["cluster"] * -(-m // row["tile_m"]) * -(-n // row["tile_n"]) // 132)
 
-    rows = [row for row in CUDA_ROWS if row["wave_ns"]]
+    rows = [row for row in CUDA_ROWS if row["wave_ns"] and row["m_max"] >= m]
     best = min(rows, key=lambda row: waves(row) * row["wave_ns"])
     assert best["name"] == choice["kernel"]
     before = rows[: rows.index(best)]
@@ -211,8 +225,31 @@ def test_few_rows_come_before_few_columns():
     for n in (1, 8, 16, 17, 2048, 8192):
         for m, name in ((1, "m8"), (8, "m8"), (16, "m16"), (32, "m32n32")):
             choice = plan(m, n, 2048, cc=90)
-            assert choice["kernel"] == "sm90_" + name
-            assert not waves_passed_over(choice["why"])
+            assert choice["kernel"].startswith("sm90_" + name)
+
+
+@pytest.mark.parametrize(
+    ("n", "k", "name"),
+    [
+        (2048, 2048, "{}"),
+        (2112, 256, "{}"),
+        (2113, 2048, "{}n32"),  # one wave; two of 16 columns
+        (14336, 1024, "{}n32"),
+        (2112, 2560, "{}_k8192"),
+        (2113, 2560, "{}n32_k4096"),
+        (4096, 4096, "{}n32_k4096"),
+        (4096, 4608, "{}_k8192"),
+        (2048, 8192, "{}_k8192"),
+        (2048, 8704, "{}_long"),
+        (2048, 4352, "{}_long"),  # rows that are not whole lines
+        (2048, 2304, "{}_long"),
+    ],
+)
+def test_few_rows(n, k, name):
+    """All of K in one stage as far as shared memory reaches, wider tiles for more columns."""
+    for m in (1, 8, 9, 16):
+        choice = plan(m, n, k, cc=90)
+        assert choice["kernel"] == "sm90_" + name.format("m8" if m <= 8 else "m16")
 
 
 def test_grid_of_many_rows():
@@ -262,9 +299,9 @@ def test_impossible_problems(shape):
         plan(*shape)
 
 
-def python(code, **environment):
+def python(code, *arguments, **environment):
     done = subprocess.run(
-        [sys.executable, "-c", code],
+        [sys.executable, "-c", code, *map(str, arguments)],
         env={**os.environ, **environment},
         capture_output=True,
         text=True,
@@ -275,8 +312,9 @@ def python(code, **environment):
 
 
 SECOND_WAVE = """
+import sys
 import nvfp4sparse
-choice = nvfp4sparse.plan(2**20, 2**20, 2048, cc=90)
+choice = nvfp4sparse.plan(int(sys.argv[1]), 2**20, 2048, cc=90)
 print(choice["kernel"], choice["pinned"], set(choice["why"].values()))
 """
 
@@ -284,10 +322,11 @@ print(choice["kernel"], choice["pinned"], set(choice["why"].values()))
 @pytest.mark.parametrize("name", [row["name"] for row in CUDA_ROWS if row["wave_ns"]])
 def test_a_pinned_row_takes_any_number_of_waves(name):
     """What its waves cost counts for the choice alone."""
-    found = python(SECOND_WAVE, NVFP4SPARSE_KERNEL=name)
+    m = min(2**20, ROWS[name]["m_max"])
+    found = python(SECOND_WAVE, m, NVFP4SPARSE_KERNEL=name)
     assert found.startswith(f"{name} True ")
     assert "expected to take longer" not in found
-    free = python(SECOND_WAVE, NVFP4SPARSE_KERNEL="")
+    free = python(SECOND_WAVE, m, NVFP4SPARSE_KERNEL="")
     assert "expected to take longer" in free
 
 
