@@ -3,12 +3,14 @@
  * Sparse weights and few tokens: any number of rows of A, at most 16 columns of C. A is read once,
  * as fast as memory gives it: one block per SM walks tiles of 16 rows, and each of its 8 warps
  * copies its own slabs of A through a ring of its own in shared memory, several ahead and across
- * tiles, so that loads do not wait at the block's barriers.
+ * tiles, so that loads do not wait at the block's barriers. Where K has slabs for half of the warps
+ * these are two teams, which take turns at the tiles.
  *
  * All of B stays in shared memory as it is: first its scales, then a warp's slabs of codes, each
- * beside the first slab of A that needs it. Tiles go in groups: a slab of B is decoded once for a
- * group, and a warp's sums of its tiles wait in shared memory for its next slab. At the end of a
- * group the block adds its warps' sums in warp order and stores.
+ * beside the first slab of A that needs it; teams, which need the same ones, have them at once. Tiles
+ * go in groups: a slab of B is decoded once for a group, and a warp's sums of its tiles wait in
+ * shared memory for its next slab. At the end of a group the block adds its warps' sums in warp order
+ * and stores.
  *
  * The kernels for much of A take two neighbouring slabs at a time, whole lines of 128 bytes: half as
  * many requests to L2. Where there is little, one at a time does better: the first ones are decoded
@@ -16,10 +18,8 @@
  */
 #include "epilogue.cuh"
 #include "gemm_args.h"
+#include "stream_walk.cuh"
 #include "warp_slab.cuh"
-
-static constexpr int WARPS = 8, THREADS = 32 * WARPS;
-static constexpr int TILE_M = 16;
 
 /* Bytes of a slab's row of B; chunk c of 16 bytes stands at place c ^ row, or all rows would start
  * at the same bank. */
@@ -88,45 +88,6 @@ scales_of(const b_place &b, uint32_t slab, uint32_t row)
 {
     return b.scales + slab / LINE_SLABS * SCALE_LINES<N_TILES> + row * LINE +
            ((slab ^ row) % LINE_SLABS) * SCALE_ROW;
-}
-
-/* The order in which a warp goes through its slabs of A: groups of tiles, in a group its slabs of
- * K, for each of these the tiles. */
-struct walk {
-    uint32_t tiles, slabs;      /* of all */
-    uint32_t tile_step;         /* from a tile of this block to its next */
-    uint32_t stride;            /* from a group of it to the next */
-    uint32_t first;             /* the warp's first slab */
-    uint32_t group, slab, tile; /* group: its first tile */
-};
-
-template <int SLABS>
-NVS_DEVICE walk
-start_walk(const nvs_gemm_args &args, uint32_t tiles_in_group)
-{
-    walk at;
-    at.tiles = ((uint32_t)args.m + TILE_M - 1) / TILE_M;
-    at.slabs = (uint32_t)args.k / SLAB_K;
-    at.tile_step = gridDim.x;
-    at.stride = tiles_in_group * gridDim.x;
-    at.first = at.slab = threadIdx.x / 32 * SLABS;
-    at.group = at.tile = blockIdx.x;
-    return at;
-}
-
-template <int SLABS>
-NVS_DEVICE void
-advance(walk &at)
-{
-    at.tile += at.tile_step;
-    if (at.tile < at.tiles && at.tile < at.group + at.stride)
-        return;
-    at.slab += WARPS * SLABS;
-    if (at.slab >= at.slabs) {
-        at.slab = at.first;
-        at.group += at.stride;
-    }
-    at.tile = at.group;
 }
 
 /* A warp's SLABS of A. Rows past the last, and slabs past K, are zeros. */
@@ -299,27 +260,28 @@ store_sums(uint32_t to, const float (&sum)[N_TILES][4])
         st_shared_v4(to + n * 512, sum[n][0], sum[n][1], sum[n][2], sum[n][3]);
 }
 
-/* Adds the warps' sums of a group in warp order and stores its tiles. Neighbouring threads take
- * neighbouring rows. */
-template <int N_TILES, int GROUP>
+/* Adds the warps' sums of a group, of a tile those of its team, in warp order and stores its tiles.
+ * Neighbouring threads take neighbouring rows. */
+template <int N_TILES, int GROUP, int TEAMS>
 NVS_DEVICE void
 reduce_and_store(const nvs_gemm_args &args, const walk &at, uint32_t sums)
 {
     using P = parts<1, N_TILES, 1, GROUP>;
-    constexpr int ELEMENTS = TILE_M * 8 * N_TILES;
+    constexpr int ELEMENTS = TILE_M * 8 * N_TILES, TEAM_WARPS = WARPS / TEAMS;
     const uint32_t row = threadIdx.x % TILE_M, column = threadIdx.x % ELEMENTS / TILE_M;
     const uint32_t register_of_lane = row / 8 * 2 + column % 2;
-    uint32_t t = threadIdx.x / ELEMENTS, tile = at.group + t * at.tile_step;
+    uint32_t t = threadIdx.x / ELEMENTS, tile = at.group + t * gridDim.x;
     uint32_t from = sums + t * P::TILE_SUMS + column / 8 * 512 +
                     place_of_sums(row % 8 * 4 + column % 8 / 2) * 16 + register_of_lane * 4;
     constexpr uint32_t TILES_AT_A_TIME = THREADS / ELEMENTS;
     for (; t < GROUP && tile < at.tiles; t += TILES_AT_A_TIME) {
+        const uint32_t team = t % TEAMS * TEAM_WARPS * P::WARP_SUMS;
         float total = 0.f;
 #pragma unroll
-        for (int w = 0; w < WARPS; ++w)
-            total += ld_shared_f32(from + w * P::WARP_SUMS);
+        for (int w = 0; w < TEAM_WARPS; ++w)
+            total += ld_shared_f32(from + team + w * P::WARP_SUMS);
         store_element(args, tile * TILE_M + row, column, total);
-        tile += TILES_AT_A_TIME * at.tile_step;
+        tile += TILES_AT_A_TIME * gridDim.x;
         from += TILES_AT_A_TIME * P::TILE_SUMS;
     }
 }
@@ -340,24 +302,24 @@ decode_b_slabs(const b_place &at, uint32_t slab, uint32_t slabs,
 
 /* The next copy of A into slot `to`, if there is one, and B's codes if that is the first to need
  * them; one group of copies either way. */
-template <int SLABS, int N_TILES>
+template <int SLABS, int N_TILES, int TEAMS>
 NVS_DEVICE void
 copy_next(const nvs_gemm_args &args, walk &ahead, const b_place &b, uint32_t to)
 {
-    if (ahead.group < ahead.tiles && ahead.first < ahead.slabs) {
-        if (ahead.tile == blockIdx.x)
+    if (ahead.tile < ahead.tiles && ahead.first < ahead.slabs) {
+        if (TEAMS == 1 && ahead.tile == blockIdx.x)
 #pragma unroll
             for (int j = 0; j < SLABS; ++j)
                 if (j == 0 || ahead.slab + j < ahead.slabs)
                     copy_b<N_TILES>(args, ahead.slab + j,
                                     b.codes + (ahead.slab + j) * B_SLAB<N_TILES>);
         copy_a<SLABS>(args, ahead, to);
-        advance<SLABS>(ahead);
+        advance(ahead);
     }
     cp_async_commit_group();
 }
 
-template <int SLABS, int N_TILES, int DEPTH, int GROUP>
+template <int SLABS, int N_TILES, int DEPTH, int GROUP, int TEAMS>
 NVS_DEVICE void
 gemm(const nvs_gemm_args &parameters)
 {
@@ -371,13 +333,15 @@ gemm(const nvs_gemm_args &parameters)
     const uint32_t ring = shared + warp * P::WARP_RING, end_of_ring = ring + P::WARP_RING;
     const uint32_t sums = shared + P::SUMS + warp * P::WARP_SUMS + place_of_sums(lane) * 16;
     const quad_transpose transpose = quad_transpose_of(lane % 4);
-    walk at = start_walk<SLABS>(args, GROUP), ahead = at;
+    walk at = start_walk<SLABS, GROUP, TEAMS>(args), ahead = at;
     const b_place b_at = {shared + P::codes(at.slabs), shared + P::B_SCALES};
     copy_b_scales<N_TILES>(args, b_at, at.slabs);
+    if (TEAMS > 1 && warp < at.slabs)
+        copy_b<N_TILES>(args, warp, b_at.codes + warp * B_SLAB<N_TILES>);
     cp_async_commit_group();
 #pragma unroll 1
     for (uint32_t slot = ring; slot < end_of_ring - A_BYTES; slot += A_BYTES)
-        copy_next<SLABS, N_TILES>(args, ahead, b_at, slot);
+        copy_next<SLABS, N_TILES, TEAMS>(args, ahead, b_at, slot);
     args.alpha = load_alpha(args);
     args.alpha_ptr = nullptr;
     if (at.first >= at.slabs)
@@ -386,12 +350,12 @@ gemm(const nvs_gemm_args &parameters)
     uint32_t slot = ring, last_slot = end_of_ring - A_BYTES;
     uint32_t b[SLABS][N_TILES][BLOCKS][2][4], decoded = at.slabs; /* which is in b; none yet */
     cp_async_wait_group(DEPTH - 1);
-    __syncthreads(); /* all scales of B are there */
+    __syncthreads(); /* all scales of B are there, and what teams share */
     for (; at.group < at.tiles; at.group += at.stride) {
-        for (at.slab = at.first; at.slab < at.slabs; at.slab += WARPS * SLABS) {
-            uint32_t sums_at = sums;
-            for (at.tile = at.group; at.tile < at.tiles && at.tile < at.group + at.stride;
-                 at.tile += at.tile_step) {
+        for (at.slab = at.first; at.slab < at.slabs; at.slab += at.slab_step) {
+            uint32_t sums_at = sums + warp / (WARPS / TEAMS) * P::TILE_SUMS;
+            for (at.tile = at.group + at.first_tile;
+                 at.tile < at.tiles && at.tile < at.group + at.stride; at.tile += at.tile_step) {
                 float sum[N_TILES][4] = {};
                 cp_async_wait_group(DEPTH - 2);
                 __syncwarp();
@@ -401,7 +365,7 @@ gemm(const nvs_gemm_args &parameters)
                     a[j] = load_a<SLABS>(slot, j);
                 if (at.slab != at.first)
                     load_sums<N_TILES>(sums_at, sum);
-                copy_next<SLABS, N_TILES>(args, ahead, b_at, last_slot);
+                copy_next<SLABS, N_TILES, TEAMS>(args, ahead, b_at, last_slot);
                 if (at.slab != decoded)
                     decode_b_slabs<SLABS, N_TILES>(b_at, at.slab, at.slabs, b);
                 decoded = at.slab;
@@ -412,28 +376,35 @@ gemm(const nvs_gemm_args &parameters)
                     multiply<N_TILES>(a[j], transpose, b[j], sum);
                 }
                 store_sums<N_TILES>(sums_at, sum);
-                sums_at += P::TILE_SUMS;
+                sums_at += TEAMS * P::TILE_SUMS;
                 last_slot = slot;
                 slot = slot + A_BYTES == end_of_ring ? ring : slot + A_BYTES;
             }
         }
         __syncthreads();
-        reduce_and_store<N_TILES, GROUP>(args, at, shared + P::SUMS);
+        reduce_and_store<N_TILES, GROUP, TEAMS>(args, at, shared + P::SUMS);
         __syncthreads();
     }
 }
 
-#define KERNEL(NAME, SLABS, N_TILES, DEPTH, GROUP, K_MAX, SHARED)                                  \
+#define KERNEL(NAME, SLABS, N_TILES, DEPTH, GROUP, TEAMS, K_MAX, SHARED)                           \
+    static_assert(TEAMS == 1 || (GROUP % TEAMS == 0 && K_MAX / SLAB_K <= WARPS / TEAMS * SLABS &&  \
+                                 K_MAX / SLAB_K <= WARPS),                                         \
+                  "a team's tiles; its warps have all slabs, and all warps their codes");          \
     static_assert(parts<SLABS, N_TILES, DEPTH, GROUP>::bytes(K_MAX / SLAB_K) == SHARED,            \
                   "gemm_args.h");                                                                  \
     extern "C" __global__ void __launch_bounds__(THREADS, 1)                                       \
         NAME(const __grid_constant__ nvs_gemm_args args)                                           \
     {                                                                                              \
-        gemm<SLABS, N_TILES, DEPTH, GROUP>(args);                                                  \
+        gemm<SLABS, N_TILES, DEPTH, GROUP, TEAMS>(args);                                           \
     }
 
 /* K as long as shared memory allows: with 8 columns all that a block can have is taken. */
-KERNEL(nvs_gemm_sm90_stream8, 1, 1, 6, 4, 23296, NVS_SM90_STREAM8_SHARED)
-KERNEL(nvs_gemm_sm90_stream16, 1, 2, 6, 4, 9728, NVS_SM90_STREAM16_SHARED)
-KERNEL(nvs_gemm_sm90_stream8_lines, 2, 1, 3, 4, 23296, NVS_SM90_STREAM8_SHARED)
-KERNEL(nvs_gemm_sm90_stream16_lines, 2, 2, 3, 4, 9728, NVS_SM90_STREAM16_SHARED)
+KERNEL(nvs_gemm_sm90_stream8, 1, 1, 6, 4, 1, 23296, NVS_SM90_STREAM8_SHARED)
+KERNEL(nvs_gemm_sm90_stream16, 1, 2, 6, 4, 1, 9728, NVS_SM90_STREAM16_SHARED)
+KERNEL(nvs_gemm_sm90_stream8_lines, 2, 1, 3, 4, 1, 23296, NVS_SM90_STREAM8_SHARED)
+KERNEL(nvs_gemm_sm90_stream16_lines, 2, 2, 3, 4, 1, 9728, NVS_SM90_STREAM16_SHARED)
+KERNEL(nvs_gemm_sm90_stream8_k1024, 1, 1, 4, 4, 2, 1024, NVS_SM90_STREAM8_K1024_SHARED)
+KERNEL(nvs_gemm_sm90_stream16_k1024, 1, 2, 4, 4, 2, 1024, NVS_SM90_STREAM16_K1024_SHARED)
+KERNEL(nvs_gemm_sm90_stream8_k2048, 2, 1, 3, 4, 2, 2048, NVS_SM90_STREAM8_K2048_SHARED)
+KERNEL(nvs_gemm_sm90_stream16_k2048, 2, 2, 3, 4, 2, 2048, NVS_SM90_STREAM16_K2048_SHARED)

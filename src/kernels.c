@@ -84,8 +84,9 @@
     SM90_RING("tall", "m" #ROWS "n64_" NAME, ROWS, 64, 128 + 2 * (ROWS), CLUSTER, WAVE_NS,         \
               NVS_SM90_M##ROWS##N64_RING_SHARED)
 
-/* Fits what was measured with m of 2048 to 28672 and k of 2048 to 8192. */
+/* Fits what was measured with m of 2048 to 28672 and k of 2048 to 8192; with k up to 2048. */
 #define LINES_PAY_MK (24 << 20)
+#define LINES_PAY_MK_2048 (19 << 20)
 
 const struct nvs_kernel nvs_kernels[] = {
     SM90_ROWS("m8", 1, 16, ONE_STAGE, 3300, NVS_SM90_M8_SHARED,
@@ -140,10 +141,18 @@ const struct nvs_kernel nvs_kernels[] = {
               "up to 16 columns, one wave, k a multiple of 256; run on an H200"),
     SM90_WAVE("m64n16", 64, 16, ONE_STAGE, NVS_SM90_M64N16_SHARED,
               "up to 16 columns, one wave, k a multiple of 256 up to 2048; run on an H200"),
+    SM90_STREAM("stream8_k1024", 8, 1024, 0, NVS_SM90_STREAM8_K1024_SHARED,
+                "up to 8 columns, k a multiple of 256 up to 1024; run on an H200"),
+    SM90_STREAM("stream8_k2048", 8, 2048, LINES_PAY_MK_2048, NVS_SM90_STREAM8_K2048_SHARED,
+                "up to 8 columns, much of A, k a multiple of 256 up to 2048; run on an H200"),
     SM90_STREAM("stream8_lines", 8, 23296, LINES_PAY_MK, NVS_SM90_STREAM8_SHARED,
                 "up to 8 columns, much of A, k a multiple of 256 up to 23296; run on an H200"),
     SM90_STREAM("stream8", 8, 23296, 0, NVS_SM90_STREAM8_SHARED,
                 "up to 8 columns, k a multiple of 256 up to 23296; run on an H200"),
+    SM90_STREAM("stream16_k1024", 16, 1024, 0, NVS_SM90_STREAM16_K1024_SHARED,
+                "up to 16 columns, k a multiple of 256 up to 1024; run on an H200"),
+    SM90_STREAM("stream16_k2048", 16, 2048, LINES_PAY_MK_2048, NVS_SM90_STREAM16_K2048_SHARED,
+                "up to 16 columns, much of A, k a multiple of 256 up to 2048; run on an H200"),
     SM90_STREAM("stream16_lines", 16, 9728, LINES_PAY_MK, NVS_SM90_STREAM16_SHARED,
                 "up to 16 columns, much of A, k a multiple of 256 up to 9728; run on an H200"),
     SM90_STREAM("stream16", 16, 9728, 0, NVS_SM90_STREAM16_SHARED,

@@ -108,8 +108,10 @@ def test_sparse_weights_and_few_tokens(m, n):
         name = one_wave_of_rows(m, k, columns)
         if name is None:
             name = f"sm90_stream{columns}"
-            lines = ROWS[f"{name}_lines"]
-            if m * k >= lines["pays_mk"] > 0:
+            lines = ROWS[name + ("_k2048" if k <= 2048 else "_lines")]
+            if k <= 1024:
+                name += "_k1024"
+            elif m * k >= lines["pays_mk"] > 0:
                 name = lines["name"]
             else:
                 assert choice["why"][lines["name"]].endswith("where there is more of A")
