@@ -53,7 +53,11 @@ def build_parser() -> argparse.ArgumentParser:
         action="store_true",
         help="sparse weights: A has many rows, B is a few tokens, C is written column-major",
     )
-    bench.add_argument("--kernels", nargs="+", metavar="NAME", help="only these of our kernels")
+    ours = bench.add_mutually_exclusive_group()
+    ours.add_argument("--kernels", nargs="+", metavar="NAME", help="only these of our kernels")
+    ours.add_argument(
+        "--chosen", action="store_true", help="of our kernels only the one that a call would choose"
+    )
     bench.add_argument("--no-peers", action="store_true", help="leave other libraries out")
     instead = bench.add_mutually_exclusive_group()
     instead.add_argument(

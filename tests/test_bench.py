@@ -330,6 +330,17 @@ def run_pretended_bench(monkeypatch, folder, launch_floor):
         return status, list(csv.DictReader(file))
 
 
+def test_bench_of_the_chosen_kernel(tmp_path, monkeypatch):
+    monkeypatch.setattr(bench, "find_gpu", lambda: (None, "none for this test"))
+    words = ["bench", "--m", "4", "--n", "32", "--k", "64", "--quick", "--chosen", "--no-peers"]
+    assert command_line.main([*words, "--out", str(tmp_path)]) == 0
+    with (tmp_path / "bench.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [(row["kernel"], row["role"], row["status"]) for row in rows] == [("cpu", "ours", "ok")]
+    with pytest.raises(SystemExit):
+        command_line.main([*words, "--kernels", "cpu", "--out", str(tmp_path)])
+
+
 def test_bench_of_a_gpu(tmp_path, monkeypatch):
     def launch_floor(operands, out, *, blocks):
         out[:] = floor.expected(operands, out.size, blocks)

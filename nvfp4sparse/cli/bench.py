@@ -75,11 +75,12 @@ def bench_problem(
         floor, row = _bench_floor(device, timer, problem, buffer, calls)
         check_device(device, row.kernel, row.role)
         yield row
+    chosen = nvfp4sparse.plan(problem.m, problem.n, problem.k, device.label)["kernel"]
+    names = [chosen] if options.chosen else options.kernels or names_of(device.kind)
     candidates: list[Candidate | Missing] = [
-        run_ours(device, problem, views, name) for name in options.kernels or names_of(device.kind)
+        run_ours(device, problem, views, name) for name in names
     ]
     candidates += [] if options.no_peers else peers_of(device, problem, operands, a, b)
-    chosen = nvfp4sparse.plan(problem.m, problem.n, problem.k, device.label)["kernel"]
     for candidate in candidates:
         row = new_row(candidate.name, candidate.role, problem)
         if isinstance(candidate, Missing):
