@@ -6,6 +6,7 @@ integer multiples of 2**-20; float64 sums of up to 2048 columns are exact, and l
 summed in two parts, so every result here is exact or rounded once, to float64.
 """
 
+import functools
 from fractions import Fraction
 
 import numpy as np
@@ -33,6 +34,22 @@ EXACT_COLUMNS = 2048
 CARRY = 2.0**12  # in values: 2**32 units of 2**-20
 
 
+def remembered(function):
+    """Keep the last result, for the kernels that are judged by the same operands; their bytes tell."""
+    last = {}
+
+    @functools.wraps(function)
+    def call(*operands):
+        key = tuple((operand.shape, hash(operand.tobytes())) for operand in operands)
+        if key not in last:
+            result = function(*operands)
+            last.clear()
+            last[key] = result
+        return last[key]
+
+    return call
+
+
 def scale_values(scale):
     """The values of UE4M3 bytes, one for each of the 16 columns they serve."""
     return np.repeat(E4M3[np.asarray(scale) & 0x7F], 16, axis=-1)
@@ -55,6 +72,7 @@ def dense_a(a_vals, a_meta, a_scale, *, magnitudes=False):
     return dense.reshape(m, groups * 4) * scale_values(a_scale)
 
 
+@remembered
 def exact_parts(a_vals, a_meta, a_scale, b_fp4, b_scale):
     """A @ B^T as two float64 [m, n], (high, low): the exact result is high * CARRY + low."""
     a = dense_a(a_vals, a_meta, a_scale)
@@ -119,20 +137,24 @@ def correctly_rounded(operands, alpha=1.0, dtype="bfloat16"):
     return result
 
 
+@remembered
+def sum_of_magnitudes(a_vals, a_meta, a_scale, b_fp4, b_scale):
+    """The sum of |a * b| along k, as float64 [m, n]."""
+    return dense_a(a_vals, a_meta, a_scale, magnitudes=True) @ np.abs(dense_b(b_fp4, b_scale)).T
+
+
 def error_bound(operands, alpha=1.0, dtype="bfloat16"):
     """The largest |C - exact| the specification allows, as float64 [m, n].
 
     Half an ulp of the output type at the exact value, and what float32 accumulation may lose:
     2**-23 * (k / 32 + 8) * sum |a * b|.
     """
-    a_vals, a_meta, a_scale, b_fp4, b_scale = operands
     precision, min_exponent, _ = FORMATS[dtype]
     exact = exact_gemm(*operands, alpha=alpha)
     exponent = np.maximum(np.frexp(exact)[1] - 1, min_exponent)
     half_ulp = np.ldexp(0.5, exponent - (precision - 1))
-    terms = dense_a(a_vals, a_meta, a_scale, magnitudes=True) @ np.abs(dense_b(b_fp4, b_scale)).T
-    accumulated = abs(float(np.float32(alpha))) * terms
-    return half_ulp + 2.0**-23 * (4 * a_vals.shape[1] / 32 + 8) * accumulated
+    accumulated = abs(float(np.float32(alpha))) * sum_of_magnitudes(*operands)
+    return half_ulp + 2.0**-23 * (4 * operands[0].shape[1] / 32 + 8) * accumulated
 
 
 def assert_within_bound(got, operands, alpha=1.0, *, dtype="bfloat16"):

@@ -132,7 +132,8 @@ def test_every_kernel(torch, half, kernel):
     row = next(row for row in kernels() if row["name"] == kernel)
     if not row["cc_min"] <= cuda_info()["devices"][0]["cc"] <= row["cc_max"]:
         pytest.skip("a kernel for other GPUs")
-    shape = max(row["m_min"], 5), min(max(row["n_min"], 24), row["n_max"]), 256
+    n = min(max(row["n_min"], 24), row["n_max"])
+    shape = max(row["m_min"], 5), n, max(row["k_multiple"], 256)
     host = random_operands(np.random.default_rng(1), *shape)
     here, there = put(torch, host, HERE), put(torch, host, THERE)
     expected = sparse_gemm(*here, kernel=kernel)
