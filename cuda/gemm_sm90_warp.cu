@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Few rows, or few columns: a block computes 8 * ROW_GROUPS rows x 8 * N_TILES columns of C. Its
- * threads copy a stage of 2048 columns of K to shared memory, then each of its 8 warps decodes 256
- * of them straight into MMA fragments (warp_part.cuh); the warps meet again only to add their sums.
- * More rows are more blocks.
+ * threads copy a stage of K, 2048 columns or more, to shared memory, then each of its 8 warps decodes
+ * an eighth of them straight into MMA fragments (warp_part.cuh); the warps meet again only to add
+ * their sums. What does not fit into a tile is other blocks'.
  */
 #include "decode.cuh"
 #include "epilogue.cuh"
@@ -111,7 +111,8 @@ place_block(void)
 /* K in whole warps' shares, up to a stage; scales by aligned 16 bytes. The operand that all blocks
  * share is asked for first, and all scales, in whole lines; it is decoded while the other one is on
  * its way. That one is asked for after all else a thread can do by then: asking for both at once
- * took 3 to 7 % longer. A warp copies what it multiplies of it and waits for no other.
+ * took 3 to 7 % longer. A warp copies what it multiplies of it, line by line, and multiplies a line
+ * when it is there; it waits for no other warp.
  *
  * Straight-line code: a jump over instructions that are not there yet costs more than many
  * instructions. */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * For gemm_sm90_warp.cu: how a lane reads, decodes and multiplies its warp's columns of a stage, in
- * two parts. K is permuted as warp_slab.cuh says, but in parts of 128 columns with segments of 32,
- * two blocks.
+ * For gemm_sm90_warp.cu: how a lane reads, decodes and multiplies its warp's columns of a stage, part
+ * by part. K is permuted as warp_slab.cuh says, but in parts of 128 columns with segments of 32, two
+ * blocks.
  */
 #pragma once
 

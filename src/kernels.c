@@ -23,8 +23,8 @@
 /* K in one stage of whole superslabs or warps' shares, scales by aligned 16 bytes. */
 #define ONE_STAGE .k_max = 2048, .k_multiple = 256, .needs = NVS_NEEDS_ALL
 
-/* The same where it takes packed rows that are whole lines of 128 bytes: to share others costs more
- * than the one stage gains. */
+/* A longer stage, where packed rows are whole lines of 128 bytes: a line that two rows share is asked
+ * for twice, and then a ring of shorter stages is faster. */
 #define LINES(K_MAX) .k_max = (K_MAX), .k_multiple = 512, .needs = NVS_NEEDS_ALL
 
 #define WHOLE_SLABS .k_max = INT32_MAX, .k_multiple = 256, .needs = NVS_NEEDS_ALL

