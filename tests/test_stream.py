@@ -136,7 +136,8 @@ def test_graph(torch, kernel):
     row = next(row for row in kernels() if row["name"] == kernel)
     if not row["cc_min"] <= cuda_info()["devices"][0]["cc"] <= row["cc_max"]:
         pytest.skip(f"{kernel} is for other GPUs")
-    shape = (max(row["m_min"], min(16, row["m_max"])), min(64, row["n_max"]), 2048)
+    m, n = max(row["m_min"], min(16, row["m_max"])), min(64, row["n_max"])
+    shape = m, n, min(2048, row["k_max"])
     rng = np.random.default_rng(1)
     operands = [torch.from_numpy(o).cuda() for o in random_operands(rng, *shape)]
     alpha = torch.ones(1, device="cuda")
