@@ -49,6 +49,7 @@ SHAPES = {
     "few-rows-of-a-round-and-a-quarter": (13, 67, 2560),
     "few-rows-of-not-quite-three-rounds": (7, 37, 5632),
     "few-rows-of-four-rounds": (8, 20, 8192),
+    "few-rows-in-wide-tiles": (6, 75, 3584),
     "few-columns-of-not-quite-a-round": (130, 7, 3584),
     "few-columns-of-more-than-a-round": (70, 11, 6656),
     "few-columns-of-two-rounds": (40, 5, 8192),

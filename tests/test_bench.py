@@ -295,6 +295,24 @@ def test_rows_survive_the_csv(tmp_path):
     assert "other: not run: absent" in text
 
 
+def test_a_line_follows_what_calls_choose():
+    pytest.importorskip("matplotlib")
+    rows = [
+        {"kernel": kernel, "role": "ours", "m": m, "cold_us": us, "cold_to_floor": "", "note": note}
+        for kernel, m, us, note in (
+            ("few", 16, 3.0, plots.CHOSEN),
+            ("many", 64, 4.0, plots.CHOSEN),
+            ("few", 8, 2.0, plots.CHOSEN),
+            ("many", 8, 5.0, ""),
+        )
+    ]
+    for row in rows:
+        row["device"] = "pretend"
+    lines = plots.figure_of("title", "m", rows).axes[0].get_lines()
+    assert [line.get_label() for line in lines] == ["ours, as chosen", "few", "many"]
+    assert lines[0].get_xydata().tolist() == [[8, 2], [16, 3], [64, 4]]
+
+
 class PretendGpu(devices.NumpyDevice, devices.GpuDevice):
     """Host memory that times like a GPU, so that what only a GPU's bench does runs anywhere."""
 

@@ -25,7 +25,7 @@ from .kernels import (
     run_ours,
 )
 from .peers import peers_of
-from .plots import save_if_possible
+from .plots import CHOSEN, save_if_possible
 from .report import Row, environment, has_failed, new_row, source_commit, summary, write_csv
 from .table import progress
 from .timing import Timing
@@ -87,7 +87,7 @@ def bench_problem(
             row.status = f"not run: {candidate.reason}"
             yield row
             continue
-        row.note = "chosen without kernel=" if candidate.name == chosen else candidate.note
+        row.note = CHOSEN if candidate.name == chosen else candidate.note
         try:
             candidate.call()
             verdict = judge(candidate.result(), exact, magnitude, problem.k)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 LINE = {"ours": "-", "peer": "--", "floor": ":"}
+CHOSEN = "chosen without kernel="  # the note of the row that a call would run
 WORDS = ("kernel", "role", "layout", "status", "note", "timer", "framework", "device")
 WORDS += ("driver", "version", "commit", "date")
 
@@ -45,17 +46,21 @@ def slices(rows: Sequence[dict[str, Any]]) -> list[tuple[str, str, list[dict[str
 
 
 def plot(rows: Sequence[dict[str, Any]], free: str, column: str, axis: Any, label: str) -> None:
-    """Draw `column` against the size named `free`, one line per kernel, on a matplotlib axis."""
+    """Draw `column` against the size named `free`, one line per kernel, on a matplotlib axis.
+
+    A broad one below them follows the kernels that calls choose.
+    """
     from matplotlib import colormaps
 
+    chosen = [row for row in rows if row["note"] == CHOSEN and row[column] != ""]
+    if len({row["kernel"] for row in chosen}) > 1:
+        axis.plot(*_points(chosen, free, column), color="0.8", linewidth=6, label="ours, as chosen")
     kernels = dict.fromkeys((row["kernel"], row["role"]) for row in rows)
     axis.set_prop_cycle(color=colormaps["tab20"].colors)  # there are more kernels than ten
     for kernel, role in kernels:
         mine = [row for row in rows if row["kernel"] == kernel and row[column] != ""]
         if mine:
-            mine.sort(key=lambda row: row[free])
-            sizes, values = [row[free] for row in mine], [row[column] for row in mine]
-            axis.plot(sizes, values, LINE[role], marker=".", label=kernel)
+            axis.plot(*_points(mine, free, column), LINE[role], marker=".", label=kernel)
     axis.set_xscale("log", base=2)
     axis.set_yscale("log", base=2)
     axis.xaxis.set_major_formatter("{x:g}")
@@ -99,6 +104,11 @@ def save_if_possible(path: Path) -> None:
         return
     for figure in save_figures(path):
         print(f"wrote {figure}")
+
+
+def _points(rows: Sequence[dict[str, Any]], free: str, column: str) -> tuple[list[Any], list[Any]]:
+    rows = sorted(rows, key=lambda row: row[free])
+    return [row[free] for row in rows], [row[column] for row in rows]
 
 
 def _number(text: str) -> Any:
