@@ -267,7 +267,7 @@ NVS_DEVICE void
 reduce_and_store(const nvs_gemm_args &args, const walk &at, uint32_t sums)
 {
     using P = parts<1, N_TILES, 1, GROUP>;
-    constexpr int ELEMENTS = TILE_M * 8 * N_TILES, TEAM_WARPS = WARPS / TEAMS;
+    constexpr int ELEMENTS = TILE_M * 8 * N_TILES;
     const uint32_t row = threadIdx.x % TILE_M, column = threadIdx.x % ELEMENTS / TILE_M;
     const uint32_t register_of_lane = row / 8 * 2 + column % 2;
     uint32_t t = threadIdx.x / ELEMENTS, tile = at.group + t * gridDim.x;
@@ -275,10 +275,10 @@ reduce_and_store(const nvs_gemm_args &args, const walk &at, uint32_t sums)
                     place_of_sums(row % 8 * 4 + column % 8 / 2) * 16 + register_of_lane * 4;
     constexpr uint32_t TILES_AT_A_TIME = THREADS / ELEMENTS;
     for (; t < GROUP && tile < at.tiles; t += TILES_AT_A_TIME) {
-        const uint32_t team = t % TEAMS * TEAM_WARPS * P::WARP_SUMS;
+        const uint32_t team = t % TEAMS * TEAM_WARPS<TEAMS> * P::WARP_SUMS;
         float total = 0.f;
 #pragma unroll
-        for (int w = 0; w < TEAM_WARPS; ++w)
+        for (int w = 0; w < TEAM_WARPS<TEAMS>; ++w)
             total += ld_shared_f32(from + team + w * P::WARP_SUMS);
         store_element(args, tile * TILE_M + row, column, total);
         tile += TILES_AT_A_TIME * gridDim.x;
@@ -353,7 +353,7 @@ gemm(const nvs_gemm_args &parameters)
     __syncthreads(); /* all scales of B are there, and what teams share */
     for (; at.group < at.tiles; at.group += at.stride) {
         for (at.slab = at.first; at.slab < at.slabs; at.slab += at.slab_step) {
-            uint32_t sums_at = sums + warp / (WARPS / TEAMS) * P::TILE_SUMS;
+            uint32_t sums_at = sums + warp / TEAM_WARPS<TEAMS> * P::TILE_SUMS;
             for (at.tile = at.group + at.first_tile;
                  at.tile < at.tiles && at.tile < at.group + at.stride; at.tile += at.tile_step) {
                 float sum[N_TILES][4] = {};
@@ -388,9 +388,10 @@ gemm(const nvs_gemm_args &parameters)
 }
 
 #define KERNEL(NAME, SLABS, N_TILES, DEPTH, GROUP, TEAMS, K_MAX, SHARED)                           \
-    static_assert(TEAMS == 1 || (GROUP % TEAMS == 0 && K_MAX / SLAB_K <= WARPS / TEAMS * SLABS &&  \
-                                 K_MAX / SLAB_K <= WARPS),                                         \
-                  "a team's tiles; its warps have all slabs, and all warps their codes");          \
+    static_assert(GROUP % TEAMS == 0, "a group has as many tiles for each team");                  \
+    static_assert(TEAMS == 1 || K_MAX / SLAB_K <= TEAM_WARPS<TEAMS> * SLABS,                       \
+                  "a team has all of K");                                                          \
+    static_assert(TEAMS == 1 || K_MAX / SLAB_K <= WARPS, "a warp copies a slab of B at most");     \
     static_assert(parts<SLABS, N_TILES, DEPTH, GROUP>::bytes(K_MAX / SLAB_K) == SHARED,            \
                   "gemm_args.h");                                                                  \
     extern "C" __global__ void __launch_bounds__(THREADS, 1)                                       \

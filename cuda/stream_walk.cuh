@@ -9,6 +9,8 @@
 
 static constexpr int WARPS = 8, THREADS = 32 * WARPS;
 static constexpr int TILE_M = 16;
+template <int TEAMS>
+static constexpr int TEAM_WARPS = WARPS / TEAMS;
 
 /* The order in which a warp goes through its slabs of A: groups of tiles, in a group its slabs of
  * K, for each of these its team's tiles. */
@@ -26,16 +28,15 @@ template <int SLABS, int GROUP, int TEAMS>
 NVS_DEVICE walk
 start_walk(const nvs_gemm_args &args)
 {
-    constexpr uint32_t TEAM_WARPS = WARPS / TEAMS;
     const uint32_t warp = threadIdx.x / 32;
     walk at;
     at.tiles = ((uint32_t)args.m + TILE_M - 1) / TILE_M;
     at.slabs = (uint32_t)args.k / SLAB_K;
     at.tile_step = TEAMS * gridDim.x;
     at.stride = GROUP * gridDim.x;
-    at.first = at.slab = warp % TEAM_WARPS * SLABS;
-    at.slab_step = TEAM_WARPS * SLABS;
-    at.first_tile = warp / TEAM_WARPS * gridDim.x;
+    at.first = at.slab = warp % TEAM_WARPS<TEAMS> * SLABS;
+    at.slab_step = TEAM_WARPS<TEAMS> * SLABS;
+    at.first_tile = warp / TEAM_WARPS<TEAMS> * gridDim.x;
     at.group = blockIdx.x;
     at.tile = at.group + at.first_tile;
     return at;

@@ -150,8 +150,8 @@ read_tile(const lane_place &at, uint32_t stage, int i, int t, lane_part<S> &part
             part.a_scale[r] = mul_f16x2(part.a_scale[r], TWO_TO_THE_7TH);
     }
     if (GROUPS == 2) {
-        part.metadata[0][t] = quad_metadata(meta[0].x, meta[1 % GROUPS].x, at.transpose);
-        part.metadata[1][t] = quad_metadata(meta[0].y, meta[1 % GROUPS].y, at.transpose);
+        part.metadata[0][t] = quad_metadata(meta[0].x, meta[GROUPS - 1].x, at.transpose);
+        part.metadata[1][t] = quad_metadata(meta[0].y, meta[GROUPS - 1].y, at.transpose);
     }
     else { /* both blocks at once */
         part.metadata[0][t] = quad_metadata(meta[0].x, meta[0].y, at.transpose);
@@ -299,7 +299,7 @@ multiply_when_b_lands(const lane_place &at, int rounds, float (&sum)[S::M_TILES]
     uint32_t f[S::PARTS][LANE_BLOCKS][S::M_TILES][2][4];
 #pragma unroll
     for (int i = 0; i < S::PARTS; ++i) {
-        if (i > 0 && i / S::LINE_PARTS >= rounds)
+        if (i / S::LINE_PARTS >= rounds)
             break;
         read_b_scales(at, 0, i, part[i]);
         read_a(at, 0, i, part[i]);
@@ -313,7 +313,7 @@ multiply_when_b_lands(const lane_place &at, int rounds, float (&sum)[S::M_TILES]
     }
 #pragma unroll
     for (int round = 0; round < S::ROUNDS; ++round) {
-        if (round > 0 && round >= rounds)
+        if (round >= rounds)
             break;
         const int first = round * S::LINE_PARTS, end = first + S::LINE_PARTS;
         wait_for_own_copies(S::ROUNDS - 1 - round);
@@ -336,7 +336,7 @@ decode_columns(const lane_place &at, int first, int rounds, lane_part<S> (&part)
 {
 #pragma unroll
     for (int i = first; i < first + N; ++i) {
-        if (i > 0 && i / S::LINE_PARTS >= rounds)
+        if (i / S::LINE_PARTS >= rounds)
             break;
         read_b_scales(at, 0, i, part[i]);
         read_b_codes(at, 0, i, part[i]);
@@ -362,7 +362,7 @@ multiply_when_a_lands(const lane_place &at, int rounds, float (&sum)[S::M_TILES]
     for (int copy = 0; copy < S::OWN_COPIES; ++copy) {
         const int round = copy / S::M_TILES, t = copy % S::M_TILES;
         const int first = round * S::LINE_PARTS, end = first + S::LINE_PARTS;
-        if (round > 0 && round >= rounds)
+        if (round >= rounds)
             break;
         if (first % AHEAD == 0 && t == 0)
             decode_columns(at, first, rounds, part, b);

@@ -21,7 +21,7 @@ static constexpr int SPAN_K = 2048; /* columns of K that all threads copy at a t
 static constexpr int UNIT = 32, SCALE_UNIT = 16;
 
 /* A tile's size, which operand all blocks share: B if FEW_COLUMNS, else A; columns of K in a stage. */
-template <int ROW_GROUPS_, int N_TILES_, bool FEW_COLUMNS_, int STAGE_K_ = SPAN_K>
+template <int ROW_GROUPS_, int N_TILES_, bool FEW_COLUMNS_, int STAGE_K_>
 struct shape { /* and the byte offsets of one stage's parts in shared memory */
     static constexpr int ROW_GROUPS = ROW_GROUPS_, N_TILES = N_TILES_;
     static constexpr bool FEW_COLUMNS = FEW_COLUMNS_;
@@ -92,26 +92,30 @@ copy_b(const nvs_gemm_args &args, uint32_t shared, uint32_t column0,
         span.k0 / 2, (uint32_t)args.k / 2, span.thread);
 }
 
-/* The stage from k0 on, by all threads; no more than there is of it. */
-template <class S>
+/* copy(span) for what there is of the stage from k0 on, by all threads. */
+template <class S, class COPY>
 NVS_DEVICE void
-copy_a_stage(const nvs_gemm_args &args, uint32_t shared, uint32_t row0, uint32_t k0)
+for_each_span(const nvs_gemm_args &args, uint32_t k0, const COPY &copy)
 {
 #pragma unroll
     for (uint32_t at = 0; at < S::STAGE_K; at += SPAN_K)
         if (at == 0 || k0 + at < (uint32_t)args.k)
-            copy_a<S, S::ROWS>(args, shared, row0, 0,
-                               k_span<THREADS, SPAN_K>{k0 + at, at, threadIdx.x});
+            copy(k_span<THREADS, SPAN_K>{k0 + at, at, threadIdx.x});
+}
+
+template <class S>
+NVS_DEVICE void
+copy_a_stage(const nvs_gemm_args &args, uint32_t shared, uint32_t row0, uint32_t k0)
+{
+    for_each_span<S>(args, k0,
+                     [&](const auto &span) { copy_a<S, S::ROWS>(args, shared, row0, 0, span); });
 }
 
 template <class S>
 NVS_DEVICE void
 copy_b_stage(const nvs_gemm_args &args, uint32_t shared, uint32_t column0, uint32_t k0)
 {
-#pragma unroll
-    for (uint32_t at = 0; at < S::STAGE_K; at += SPAN_K)
-        if (at == 0 || k0 + at < (uint32_t)args.k)
-            copy_b<S>(args, shared, column0, k_span<THREADS, SPAN_K>{k0 + at, at, threadIdx.x});
+    for_each_span<S>(args, k0, [&](const auto &span) { copy_b<S>(args, shared, column0, span); });
 }
 
 /* The warp's columns in a round of the only stage. */

@@ -20,44 +20,56 @@
     .name = "sm90_" NAME, .symbol = "nvs_gemm_sm90_" NAME, .image = "gemm_sm90_" FILE,             \
     .kind = NVS_KIND_CUDA, .cc_min = 90, .cc_max = 90
 
-/* K in one stage of whole superslabs or warps' shares, scales by aligned 16 bytes. */
+/* Lengths of K, by name: what a row has, and its words. In one stage of whole superslabs or warps'
+ * shares, scales by aligned 16 bytes. */
 #define ONE_STAGE .k_max = 2048, .k_multiple = 256, .needs = NVS_NEEDS_ALL
+#define ONE_STAGE_WORDS "k a multiple of 256 up to 2048"
 
 /* A longer stage, where packed rows are whole lines of 128 bytes: a line that two rows share is asked
  * for twice, and then a ring of shorter stages is faster. */
-#define WHOLE_LINES(K_MAX) .k_max = (K_MAX), .k_multiple = 512, .needs = NVS_NEEDS_ALL
+#define LINES_4096 .k_max = 4096, .k_multiple = 512, .needs = NVS_NEEDS_ALL
+#define LINES_4096_WORDS "k a multiple of 512 up to 4096"
+#define LINES_8192 .k_max = 8192, .k_multiple = 512, .needs = NVS_NEEDS_ALL
+#define LINES_8192_WORDS "k a multiple of 512 up to 8192"
 
 #define WHOLE_SLABS .k_max = INT32_MAX, .k_multiple = 256, .needs = NVS_NEEDS_ALL
+#define WHOLE_SLABS_WORDS "k a multiple of 256"
 
 #define LONG_K                                                                                     \
     .k_max = INT32_MAX, .k_multiple = 64, .needs = NVS_NEEDS_ALIGNED_16 | NVS_NEEDS_ALIGNED_OUT
+#define LONG_K_WORDS "any k"
 
-/* Few rows: 8 * GROUPS of them, tiles of COLUMNS. LENGTH: one of those above. */
-#define SM90_ROWS(NAME, GROUPS, COLUMNS, LENGTH, WAVE_NS, SHARED, WHEN)                            \
+/* Few rows, tiles of ROWS x COLUMNS. */
+#define SM90_ROWS(NAME, ROWS, COLUMNS, LENGTH, WAVE_NS, SHARED)                                    \
     {                                                                                              \
-        SM90("warp", NAME), LENGTH, .m_max = 8 * (GROUPS), .n_max = INT32_MAX,                     \
-                                    .tile_m = 8 * (GROUPS), .tile_n = (COLUMNS), .threads = 256,   \
-                                    .cluster = 1, .wave_ns = (WAVE_NS), .shared_bytes = (SHARED),  \
-                                    .when = WHEN                                                   \
+        SM90("warp", NAME), LENGTH,                                                                \
+            .m_max = (ROWS), .n_max = INT32_MAX, .tile_m = (ROWS), .tile_n = (COLUMNS),            \
+            .threads = 256, .cluster = 1, .wave_ns = (WAVE_NS), .shared_bytes = (SHARED),          \
+            .when = "up to " #ROWS " rows, " LENGTH##_WORDS "; run on an H200"                     \
     }
 
-/* Few columns, all of them in a tile of ROWS; then how the blocks go over the rows. */
-#define SM90_FEW_COLUMNS(FILE, NAME, ROWS, COLUMNS, SHARED, WHEN, ...)                             \
-    {                                                                                              \
-        SM90(FILE, NAME), .m_max = INT32_MAX, .n_max = (COLUMNS), .tile_m = (ROWS),                \
-                          .tile_n = (COLUMNS), .threads = 256, .cluster = 1,                       \
-                          .shared_bytes = (SHARED), .when = WHEN, __VA_ARGS__                      \
-    }
+/* What rows for few columns share: all of these in a tile of ROWS. */
+#define SM90_FEW_COLUMNS(FILE, NAME, ROWS, COLUMNS, SHARED)                                        \
+    SM90(FILE, NAME), .m_max = INT32_MAX, .n_max = (COLUMNS), .tile_m = (ROWS),                    \
+                      .tile_n = (COLUMNS), .threads = 256, .cluster = 1, .shared_bytes = (SHARED)
 
 /* In one wave. */
-#define SM90_WAVE(NAME, ROWS, COLUMNS, LENGTH, SHARED, WHEN)                                       \
-    SM90_FEW_COLUMNS("warp", NAME, ROWS, COLUMNS, SHARED, WHEN, LENGTH, .one_wave = true)
+#define SM90_WAVE(ROWS, COLUMNS, SUFFIX, LENGTH, SHARED)                                           \
+    {                                                                                              \
+        SM90_FEW_COLUMNS("warp", "m" #ROWS "n" #COLUMNS SUFFIX, ROWS, COLUMNS, SHARED), LENGTH,    \
+            .one_wave = true,                                                                      \
+            .when = "up to " #COLUMNS " columns, one wave, " LENGTH##_WORDS "; run on an H200"     \
+    }
 
-/* Walking, with all of B in shared memory; what limits K is its size. */
-#define SM90_STREAM(NAME, COLUMNS, K_MAX, PAYS_MK, SHARED, WHEN)                                   \
-    SM90_FEW_COLUMNS("stream", NAME, 16, COLUMNS, SHARED, WHEN, .persistent = true,                \
-                     .pays_mk = (PAYS_MK), .k_max = (K_MAX), .k_multiple = 256,                    \
-                     .needs = NVS_NEEDS_ALL)
+/* Walking, with all of B in shared memory; what limits K is its size. AMOUNT: words, with a comma. */
+#define SM90_STREAM(COLUMNS, SUFFIX, K_MAX, AMOUNT, PAYS_MK, SHARED)                               \
+    {                                                                                              \
+        SM90_FEW_COLUMNS("stream", "stream" #COLUMNS SUFFIX, 16, COLUMNS, SHARED),                 \
+            .k_max = (K_MAX), .k_multiple = 256, .needs = NVS_NEEDS_ALL, .persistent = true,       \
+            .pays_mk = (PAYS_MK),                                                                  \
+            .when = "up to " #COLUMNS " columns, " AMOUNT "k a multiple of 256 up to " #K_MAX      \
+                    "; run on an H200"                                                             \
+    }
 
 /* ROWS x COLUMNS of C per cluster, A by TMA. */
 #define SM90_CLUSTER(FILE, ROWS, COLUMNS, M_MAX, WAVE_NS, SHARED, WHEN)                            \
@@ -89,74 +101,42 @@
 #define LINES_PAY_MK_2048 (19 << 20)
 
 const struct nvs_kernel nvs_kernels[] = {
-    SM90_ROWS("m8", 1, 16, ONE_STAGE, 3300, NVS_SM90_M8_SHARED,
-              "up to 8 rows, k a multiple of 256 up to 2048; run on an H200"),
-    SM90_ROWS("m8n32", 1, 32, ONE_STAGE, 4400, NVS_SM90_M8N32_SHARED,
-              "up to 8 rows, tiles of 32 columns, k a multiple of 256 up to 2048; run on an H200"),
-    SM90_ROWS("m8_k8192", 1, 16, WHOLE_LINES(8192), 3400, NVS_SM90_M8_K8192_SHARED,
-              "up to 8 rows, k a multiple of 512 up to 8192; run on an H200"),
-    SM90_ROWS("m8n32_k4096", 1, 32, WHOLE_LINES(4096), 4500, NVS_SM90_M8N32_K4096_SHARED,
-              "up to 8 rows, tiles of 32 columns, k a multiple of 512 up to 4096; run on an H200"),
-    SM90_ROWS("m8_long", 1, 16, LONG_K, 0, NVS_SM90_M8_LONG_SHARED,
-              "up to 8 rows, any k; run on an H200"),
-    SM90_ROWS("m16", 2, 16, ONE_STAGE, 3450, NVS_SM90_M16_SHARED,
-              "up to 16 rows, k a multiple of 256 up to 2048; run on an H200"),
-    SM90_ROWS("m16n32", 2, 32, ONE_STAGE, 4700, NVS_SM90_M16N32_SHARED,
-              "up to 16 rows, tiles of 32 columns, k a multiple of 256 up to 2048; run on an H200"),
-    SM90_ROWS("m16_k8192", 2, 16, WHOLE_LINES(8192), 3550, NVS_SM90_M16_K8192_SHARED,
-              "up to 16 rows, k a multiple of 512 up to 8192; run on an H200"),
-    SM90_ROWS("m16n32_k4096", 2, 32, WHOLE_LINES(4096), 4800, NVS_SM90_M16N32_K4096_SHARED,
-              "up to 16 rows, tiles of 32 columns, k a multiple of 512 up to 4096; run on an H200"),
-    SM90_ROWS("m16_long", 2, 16, LONG_K, 0, NVS_SM90_M16_LONG_SHARED,
-              "up to 16 rows, any k; run on an H200"),
+    SM90_ROWS("m8", 8, 16, ONE_STAGE, 3300, NVS_SM90_M8_SHARED),
+    SM90_ROWS("m8n32", 8, 32, ONE_STAGE, 4400, NVS_SM90_M8N32_SHARED),
+    SM90_ROWS("m8_k8192", 8, 16, LINES_8192, 3400, NVS_SM90_M8_K8192_SHARED),
+    SM90_ROWS("m8n32_k4096", 8, 32, LINES_4096, 4500, NVS_SM90_M8N32_K4096_SHARED),
+    SM90_ROWS("m8_long", 8, 16, LONG_K, 0, NVS_SM90_M8_LONG_SHARED),
+    SM90_ROWS("m16", 16, 16, ONE_STAGE, 3450, NVS_SM90_M16_SHARED),
+    SM90_ROWS("m16n32", 16, 32, ONE_STAGE, 4700, NVS_SM90_M16N32_SHARED),
+    SM90_ROWS("m16_k8192", 16, 16, LINES_8192, 3550, NVS_SM90_M16_K8192_SHARED),
+    SM90_ROWS("m16n32_k4096", 16, 32, LINES_4096, 4800, NVS_SM90_M16N32_K4096_SHARED),
+    SM90_ROWS("m16_long", 16, 16, LONG_K, 0, NVS_SM90_M16_LONG_SHARED),
     SM90_CLUSTER("m64", 32, 32, 32, 0, NVS_SM90_M32N32_SHARED,
                  "up to 32 rows, k a multiple of 256 up to 2048; run on an H200"),
-    SM90_ROWS("m32_long", 4, 16, LONG_K, 0, NVS_SM90_M32_LONG_SHARED,
-              "up to 32 rows, any k; run on an H200"),
-    SM90_WAVE("m16n8", 16, 8, ONE_STAGE, NVS_SM90_M16N8_SHARED,
-              "up to 8 columns, one wave, k a multiple of 256 up to 2048; run on an H200"),
-    SM90_WAVE("m16n8_k8192", 16, 8, WHOLE_LINES(8192), NVS_SM90_M16N8_K8192_SHARED,
-              "up to 8 columns, one wave, k a multiple of 512 up to 8192; run on an H200"),
-    SM90_WAVE("m16n8_long", 16, 8, WHOLE_SLABS, NVS_SM90_M16N8_LONG_SHARED,
-              "up to 8 columns, one wave, k a multiple of 256; run on an H200"),
-    SM90_WAVE("m32n8", 32, 8, ONE_STAGE, NVS_SM90_M32N8_SHARED,
-              "up to 8 columns, one wave, k a multiple of 256 up to 2048; run on an H200"),
-    SM90_WAVE("m32n8_k4096", 32, 8, WHOLE_LINES(4096), NVS_SM90_M32N8_K4096_SHARED,
-              "up to 8 columns, one wave, k a multiple of 512 up to 4096; run on an H200"),
-    SM90_WAVE("m32n8_long", 32, 8, WHOLE_SLABS, NVS_SM90_M32N8_LONG_SHARED,
-              "up to 8 columns, one wave, k a multiple of 256; run on an H200"),
-    SM90_WAVE("m64n8", 64, 8, ONE_STAGE, NVS_SM90_M64N8_SHARED,
-              "up to 8 columns, one wave, k a multiple of 256 up to 2048; run on an H200"),
-    SM90_WAVE("m16n16", 16, 16, ONE_STAGE, NVS_SM90_M16_SHARED,
-              "up to 16 columns, one wave, k a multiple of 256 up to 2048; run on an H200"),
-    SM90_WAVE("m16n16_k8192", 16, 16, WHOLE_LINES(8192), NVS_SM90_M16_K8192_SHARED,
-              "up to 16 columns, one wave, k a multiple of 512 up to 8192; run on an H200"),
-    SM90_WAVE("m16n16_long", 16, 16, WHOLE_SLABS, NVS_SM90_M16_LONG_SHARED,
-              "up to 16 columns, one wave, k a multiple of 256; run on an H200"),
-    SM90_WAVE("m32n16", 32, 16, ONE_STAGE, NVS_SM90_M32N16_SHARED,
-              "up to 16 columns, one wave, k a multiple of 256 up to 2048; run on an H200"),
-    SM90_WAVE("m32n16_k4096", 32, 16, WHOLE_LINES(4096), NVS_SM90_M32N16_K4096_SHARED,
-              "up to 16 columns, one wave, k a multiple of 512 up to 4096; run on an H200"),
-    SM90_WAVE("m32n16_long", 32, 16, WHOLE_SLABS, NVS_SM90_M32_LONG_SHARED,
-              "up to 16 columns, one wave, k a multiple of 256; run on an H200"),
-    SM90_WAVE("m64n16", 64, 16, ONE_STAGE, NVS_SM90_M64N16_SHARED,
-              "up to 16 columns, one wave, k a multiple of 256 up to 2048; run on an H200"),
-    SM90_STREAM("stream8_k1024", 8, 1024, 0, NVS_SM90_STREAM8_K1024_SHARED,
-                "up to 8 columns, k a multiple of 256 up to 1024; run on an H200"),
-    SM90_STREAM("stream8_k2048", 8, 2048, LINES_PAY_MK_2048, NVS_SM90_STREAM8_K2048_SHARED,
-                "up to 8 columns, much of A, k a multiple of 256 up to 2048; run on an H200"),
-    SM90_STREAM("stream8_lines", 8, 23296, LINES_PAY_MK, NVS_SM90_STREAM8_SHARED,
-                "up to 8 columns, much of A, k a multiple of 256 up to 23296; run on an H200"),
-    SM90_STREAM("stream8", 8, 23296, 0, NVS_SM90_STREAM8_SHARED,
-                "up to 8 columns, k a multiple of 256 up to 23296; run on an H200"),
-    SM90_STREAM("stream16_k1024", 16, 1024, 0, NVS_SM90_STREAM16_K1024_SHARED,
-                "up to 16 columns, k a multiple of 256 up to 1024; run on an H200"),
-    SM90_STREAM("stream16_k2048", 16, 2048, LINES_PAY_MK_2048, NVS_SM90_STREAM16_K2048_SHARED,
-                "up to 16 columns, much of A, k a multiple of 256 up to 2048; run on an H200"),
-    SM90_STREAM("stream16_lines", 16, 9728, LINES_PAY_MK, NVS_SM90_STREAM16_SHARED,
-                "up to 16 columns, much of A, k a multiple of 256 up to 9728; run on an H200"),
-    SM90_STREAM("stream16", 16, 9728, 0, NVS_SM90_STREAM16_SHARED,
-                "up to 16 columns, k a multiple of 256 up to 9728; run on an H200"),
+    SM90_ROWS("m32_long", 32, 16, LONG_K, 0, NVS_SM90_M32_LONG_SHARED),
+    SM90_WAVE(16, 8, "", ONE_STAGE, NVS_SM90_M16N8_SHARED),
+    SM90_WAVE(16, 8, "_k8192", LINES_8192, NVS_SM90_M16N8_K8192_SHARED),
+    SM90_WAVE(16, 8, "_long", WHOLE_SLABS, NVS_SM90_M16N8_LONG_SHARED),
+    SM90_WAVE(32, 8, "", ONE_STAGE, NVS_SM90_M32N8_SHARED),
+    SM90_WAVE(32, 8, "_k4096", LINES_4096, NVS_SM90_M32N8_K4096_SHARED),
+    SM90_WAVE(32, 8, "_long", WHOLE_SLABS, NVS_SM90_M32N8_LONG_SHARED),
+    SM90_WAVE(64, 8, "", ONE_STAGE, NVS_SM90_M64N8_SHARED),
+    SM90_WAVE(16, 16, "", ONE_STAGE, NVS_SM90_M16_SHARED),
+    SM90_WAVE(16, 16, "_k8192", LINES_8192, NVS_SM90_M16_K8192_SHARED),
+    SM90_WAVE(16, 16, "_long", WHOLE_SLABS, NVS_SM90_M16_LONG_SHARED),
+    SM90_WAVE(32, 16, "", ONE_STAGE, NVS_SM90_M32N16_SHARED),
+    SM90_WAVE(32, 16, "_k4096", LINES_4096, NVS_SM90_M32N16_K4096_SHARED),
+    SM90_WAVE(32, 16, "_long", WHOLE_SLABS, NVS_SM90_M32_LONG_SHARED),
+    SM90_WAVE(64, 16, "", ONE_STAGE, NVS_SM90_M64N16_SHARED),
+    SM90_STREAM(8, "_k1024", 1024, "", 0, NVS_SM90_STREAM8_K1024_SHARED),
+    SM90_STREAM(8, "_k2048", 2048, "much of A, ", LINES_PAY_MK_2048, NVS_SM90_STREAM8_K2048_SHARED),
+    SM90_STREAM(8, "_lines", 23296, "much of A, ", LINES_PAY_MK, NVS_SM90_STREAM8_SHARED),
+    SM90_STREAM(8, "", 23296, "", 0, NVS_SM90_STREAM8_SHARED),
+    SM90_STREAM(16, "_k1024", 1024, "", 0, NVS_SM90_STREAM16_K1024_SHARED),
+    SM90_STREAM(16, "_k2048", 2048, "much of A, ", LINES_PAY_MK_2048,
+                NVS_SM90_STREAM16_K2048_SHARED),
+    SM90_STREAM(16, "_lines", 9728, "much of A, ", LINES_PAY_MK, NVS_SM90_STREAM16_SHARED),
+    SM90_STREAM(16, "", 9728, "", 0, NVS_SM90_STREAM16_SHARED),
     SM90_CLUSTER("m64", 64, 32, INT32_MAX, 3000, NVS_SM90_M64N32_SHARED,
                  "64 x 32 tiles, k a multiple of 256 up to 2048; run on an H200"),
     SM90_CLUSTER("m64", 64, 64, INT32_MAX, 4050, NVS_SM90_M64N64_SHARED,

@@ -350,6 +350,7 @@ def run_pretended_bench(monkeypatch, folder, launch_floor):
 
 def test_bench_of_the_chosen_kernel(tmp_path, monkeypatch):
     monkeypatch.setattr(bench, "find_gpu", lambda: (None, "none for this test"))
+    monkeypatch.setattr(bench, "names_of", lambda kind: ["naive", "cpu"])
     words = ["bench", "--m", "4", "--n", "32", "--k", "64", "--quick", "--chosen", "--no-peers"]
     assert command_line.main([*words, "--out", str(tmp_path)]) == 0
     with (tmp_path / "bench.csv").open(newline="") as file:
