@@ -45,11 +45,9 @@ place_store(const nvs_gemm_args &args, uint32_t sums, uint32_t row0, uint32_t co
     return place;
 }
 
-/* Adds the warps' sums in warp order and stores the tile. */
 template <class S>
 NVS_DEVICE void
-reduce_and_store(const nvs_gemm_args &args, const store_place<S> &place,
-                 const float (&sum)[S::M_TILES][S::N_TILES][4])
+leave_sums(const store_place<S> &place, const float (&sum)[S::M_TILES][S::N_TILES][4])
 {
 #pragma unroll
     for (int r = 0; r < S::ROW_GROUPS; ++r)
@@ -58,15 +56,81 @@ reduce_and_store(const nvs_gemm_args &args, const store_place<S> &place,
             st_shared_v2(place.own + 8 * r * S::SUM_ROW + 32 * n, sum[r / 2][n][2 * (r % 2)],
                          sum[r / 2][n][2 * (r % 2) + 1]);
     __syncthreads();
+}
+
+/* Of element i of this thread, in warp order. */
+template <class S>
+NVS_DEVICE float
+add_warps(const store_place<S> &place, int i)
+{
+    float total = 0.f;
 #pragma unroll
-    for (int i = 0; i < place.ELEMENTS; ++i) {
-        if (!place.exists[i])
-            continue;
-        float total = 0.f;
+    for (int w = 0; w < WARPS; ++w)
+        total += ld_shared_f32(place.from[i] + w * S::WARP_SUMS);
+    return total;
+}
+
+/* Adds the warps' sums and stores the tile. */
+template <class S>
+NVS_DEVICE void
+reduce_and_store(const nvs_gemm_args &args, const store_place<S> &place,
+                 const float (&sum)[S::M_TILES][S::N_TILES][4])
+{
+    leave_sums<S>(place, sum);
 #pragma unroll
-        for (int w = 0; w < WARPS; ++w)
-            total += ld_shared_f32(place.from[i] + w * S::WARP_SUMS);
-        store_value(args, place.at[i], scaled(total, load_alpha(args)));
+    for (int i = 0; i < place.ELEMENTS; ++i)
+        if (place.exists[i])
+            store_value(args, place.at[i], scaled(add_warps<S>(place, i), load_alpha(args)));
+}
+
+/* Where two blocks that share K exchange sums: an mbarrier, then what comes from the other one. */
+template <class S>
+struct exchange {
+    static constexpr int OWN = store_place<S>::ELEMENTS / 2; /* of a thread */
+    static_assert(S::ROWS * S::BLOCK_N == 2 * OWN * THREADS, "each stores half of the tile");
+    static constexpr int RECEIVED = 128, BYTES = RECEIVED + OWN * THREADS * 4;
+};
+
+/* The other block may send once both have met. */
+template <class S>
+NVS_DEVICE void
+expect_sums(uint32_t at)
+{
+    if (threadIdx.x == 0) {
+        mbarrier_init(at, 1);
+        fence_mbarrier_init_cluster();
+        mbarrier_arrive_expect_tx(at, exchange<S>::OWN * THREADS * 4);
+    }
+    barrier_cluster_arrive_relaxed();
+}
+
+/* The first block stores the first half of each thread's elements. A sum of two is the same either
+ * way round. */
+template <class S>
+NVS_DEVICE void
+exchange_and_store(const nvs_gemm_args &args, const store_place<S> &place, uint32_t at,
+                   const float (&sum)[S::M_TILES][S::N_TILES][4])
+{
+    using X = exchange<S>;
+    const uint32_t rank = blockIdx.x % 2, received = at + X::RECEIVED + threadIdx.x * 4;
+    leave_sums<S>(place, sum);
+    float total[place.ELEMENTS];
+#pragma unroll
+    for (int i = 0; i < place.ELEMENTS; ++i)
+        total[i] = add_warps<S>(place, i);
+    barrier_cluster_wait();
+    const uint32_t there = mapa(received, rank ^ 1), signal = mapa(at, rank ^ 1);
+#pragma unroll
+    for (int i = 0; i < X::OWN; ++i)
+        st_async_f32(there + i * THREADS * 4, signal, rank ? total[i] : total[i + X::OWN]);
+    mbarrier_wait(at, 0);
+#pragma unroll
+    for (int i = 0; i < X::OWN; ++i) {
+        const float own = rank ? total[i + X::OWN] : total[i];
+        const float x = own + ld_shared_f32(received + i * THREADS * 4);
+        if (rank ? place.exists[i + X::OWN] : place.exists[i])
+            store_value(args, rank ? place.at[i + X::OWN] : place.at[i],
+                        scaled(x, load_alpha(args)));
     }
 }
 
@@ -95,17 +159,27 @@ struct block_place {
     uint32_t row0, column0, shared, table;
 };
 
-template <class S>
+template <class S, int BLOCKS>
 NVS_DEVICE block_place
 place_block(void)
 {
     extern __shared__ __align__(128) uint8_t dynamic_shared[];
     block_place at;
     at.row0 = row_of_tiles() * S::ROWS;
-    at.column0 = blockIdx.x * S::BLOCK_N;
+    at.column0 = blockIdx.x / BLOCKS * S::BLOCK_N;
     at.shared = shared_address(dynamic_shared);
     at.table = at.shared + S::TABLE;
     return at;
+}
+
+/* Of two blocks, in whole lines. */
+NVS_DEVICE void
+take_half_of_k(nvs_gemm_args &args, uint32_t rank)
+{
+    const uint32_t k = (uint32_t)args.k, half = (k / 2 + 511) & ~511u, k0 = rank ? half : 0;
+    args.a_vals += k0 / 4, args.a_meta += k0 / 4, args.a_scale += k0 / 16;
+    args.b_fp4 += k0 / 2, args.b_scale += k0 / 16;
+    args.k = rank ? k - half : half;
 }
 
 /* K in whole warps' shares, up to a stage; scales by aligned 16 bytes. The operand that all blocks
@@ -114,20 +188,27 @@ place_block(void)
  * took 3 to 7 % longer. A warp copies what it multiplies of it, line by line, and multiplies a line
  * when it is there; it waits for no other warp.
  *
+ * Two BLOCKS of a cluster share K, a stage each.
+ *
  * Straight-line code: a jump over instructions that are not there yet costs more than many
  * instructions. */
-template <class S>
+template <class S, int BLOCKS>
 NVS_DEVICE void
 gemm_one_stage(const nvs_gemm_args &parameters)
 {
-    const nvs_gemm_args args = load_args(parameters);
-    const block_place block = place_block<S>();
+    nvs_gemm_args args = load_args(parameters);
+    const block_place block = place_block<S, BLOCKS>();
+    const uint32_t sums_of_blocks = block.shared + ring<S, 1>::SHARED_BYTES;
+    if constexpr (BLOCKS == 2)
+        take_half_of_k(args, blockIdx.x % 2);
     if constexpr (S::FEW_COLUMNS)
         copy_b_stage<S>(args, block.shared, block.column0, 0);
     else
         copy_a_stage<S>(args, block.shared, block.row0, 0);
     copy_scales<S, 16>(args, block.shared, block.row0, block.column0, 0);
     cp_async_commit_group();
+    if constexpr (BLOCKS == 2)
+        expect_sums<S>(sums_of_blocks);
     write_table_entry(block.table, threadIdx.x);
     const store_place<S> place = place_store<S>(args, block.shared + S::SUMS, block.row0,
                                                 block.column0);
@@ -146,7 +227,10 @@ gemm_one_stage(const nvs_gemm_args &parameters)
         multiply_when_a_lands<S>(at, rounds, sum);
     else
         multiply_when_b_lands<S>(at, rounds, sum);
-    reduce_and_store<S>(args, place, sum);
+    if constexpr (BLOCKS == 2)
+        exchange_and_store<S>(args, place, sums_of_blocks, sum);
+    else
+        reduce_and_store<S>(args, place, sum);
 }
 
 /* Any K, a ring of STAGES of its stages; rows aligned to 16 bytes, scales to SCALE_CHUNK, or any
@@ -159,7 +243,7 @@ gemm_long(const nvs_gemm_args &parameters)
 {
     using R = ring<S, STAGES>;
     const nvs_gemm_args args = load_args(parameters);
-    const block_place block = place_block<S>();
+    const block_place block = place_block<S, 1>();
     uint32_t ahead = 0, to = 0;
     const auto copy_next = [&] {
         if (ahead < (uint32_t)args.k) {
@@ -211,7 +295,7 @@ gemm_long(const nvs_gemm_args &parameters)
     }
 
 #define ONE_STAGE(NAME, ROW_GROUPS, N_TILES, FEW, K, SHARED)                                       \
-    KERNEL(NAME, ROW_GROUPS, N_TILES, FEW, K, 1, SHARED, gemm_one_stage<S>)
+    KERNEL(NAME, ROW_GROUPS, N_TILES, FEW, K, 1, SHARED, gemm_one_stage<S, 1>)
 
 ONE_STAGE(nvs_gemm_sm90_m8, 1, 2, false, 2048, NVS_SM90_M8_SHARED)
 ONE_STAGE(nvs_gemm_sm90_m8_k8192, 1, 2, false, 8192, NVS_SM90_M8_K8192_SHARED)
@@ -230,7 +314,7 @@ ONE_STAGE(nvs_gemm_sm90_m16n8_k8192, 2, 1, true, 8192, NVS_SM90_M16N8_K8192_SHAR
 KERNEL(nvs_gemm_sm90_m16n8_long, 2, 1, true, 2048, 4, NVS_SM90_M16N8_LONG_SHARED,
        gemm_long<S, 4, 16>)
 ONE_STAGE(nvs_gemm_sm90_m16n16, 2, 2, true, 2048, NVS_SM90_M16_SHARED)
-ONE_STAGE(nvs_gemm_sm90_m16n16_k8192, 2, 2, true, 8192, NVS_SM90_M16_K8192_SHARED)
+ONE_STAGE(nvs_gemm_sm90_m16n16_k4096, 2, 2, true, 4096, NVS_SM90_M16N16_K4096_SHARED)
 KERNEL(nvs_gemm_sm90_m16n16_long, 2, 2, true, 2048, 3, NVS_SM90_M16_LONG_SHARED,
        gemm_long<S, 3, 16>)
 ONE_STAGE(nvs_gemm_sm90_m32n8, 4, 1, true, 2048, NVS_SM90_M32N8_SHARED)
@@ -239,6 +323,11 @@ KERNEL(nvs_gemm_sm90_m32n8_long, 4, 1, true, 2048, 3, NVS_SM90_M32N8_LONG_SHARED
        gemm_long<S, 3, 16>)
 ONE_STAGE(nvs_gemm_sm90_m32n16, 4, 2, true, 2048, NVS_SM90_M32N16_SHARED)
 ONE_STAGE(nvs_gemm_sm90_m32n16_k4096, 4, 2, true, 4096, NVS_SM90_M32N16_K4096_SHARED)
+KERNEL(nvs_gemm_sm90_m32n16_k8192, 4, 2, true, 4096, 1, NVS_SM90_M32N16_K4096_SHARED,
+       gemm_one_stage<S, 2>)
+static_assert(NVS_SM90_M32N16_K4096_SHARED + exchange<shape<4, 2, true, 4096>>::BYTES ==
+                  NVS_SM90_M32N16_K8192_SHARED,
+              "gemm_args.h");
 KERNEL(nvs_gemm_sm90_m32n16_long, 4, 2, true, 2048, 2, NVS_SM90_M32_LONG_SHARED,
        gemm_long<S, 2, 16>)
 ONE_STAGE(nvs_gemm_sm90_m64n8, 8, 1, true, 2048, NVS_SM90_M64N8_SHARED)

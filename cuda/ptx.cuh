@@ -289,6 +289,15 @@ mbarrier_wait(uint32_t barrier, uint32_t parity)
 
 /* A remote store that reports its bytes to the remote mbarrier: data and signal in one. */
 NVS_DEVICE void
+st_async_f32(uint32_t address, uint32_t barrier, float x)
+{
+    asm volatile(
+        "st.async.shared::cluster.mbarrier::complete_tx::bytes.f32 [%0], %1, [%2];" ::"r"(address),
+        "f"(x), "r"(barrier)
+        : "memory");
+}
+
+NVS_DEVICE void
 st_async_v4(uint32_t address, uint32_t barrier, float4 v)
 {
     asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 "

@@ -75,6 +75,9 @@ why_not_worth_it(const struct nvs_kernel *kernel, const struct nvs_problem *prob
     if (kernel->one_wave && count_waves(kernel, problem) > 1) {
         return "it is expected to be faster where its tiles are one wave of blocks";
     }
+    if (kernel->persistent && count_waves(kernel, problem) <= 1) {
+        return "it is expected to be faster where its tiles are more than a wave of blocks";
+    }
     if ((double)problem->m * (double)problem->k < (double)kernel->pays_mk) {
         return "it is expected to be faster where there is more of A";
     }

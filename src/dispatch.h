@@ -43,7 +43,8 @@ struct nvs_kernel {
     int cluster;      /* blocks that share one tile, along the grid's x; 1: no cluster */
     bool one_wave;    /* it beats the rows below it on an H200 where its tiles are one wave of
                          blocks; nvs_select() passes it over where they are more */
-    bool persistent;  /* blocks walk the tiles, so the grid is no larger than the GPU */
+    bool persistent;  /* blocks walk the tiles, so the grid is no larger than the GPU;
+                         nvs_select() passes the row over where there is nowhere to walk to */
     int wave_ns;      /* above 0: the time that one more wave of its blocks takes at k = 2048 on an
                          H200; it weighs the row against its neighbours that have one too */
     int64_t pays_mk;  /* above 0: the m * k from which it beats the rows below it on an H200;

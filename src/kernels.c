@@ -39,25 +39,44 @@
     .k_max = INT32_MAX, .k_multiple = 64, .needs = NVS_NEEDS_ALIGNED_16 | NVS_NEEDS_ALIGNED_OUT
 #define LONG_K_WORDS "any k"
 
-/* Few rows, tiles of ROWS x COLUMNS. */
-#define SM90_ROWS(NAME, ROWS, COLUMNS, LENGTH, WAVE_NS, SHARED)                                    \
+/* What rows for few rows of A share: all of these in a tile. */
+#define SM90_FEW_ROWS(FILE, NAME, ROWS, COLUMNS, SHARED)                                           \
+    SM90(FILE, NAME), .m_max = (ROWS), .n_max = INT32_MAX, .tile_m = (ROWS), .tile_n = (COLUMNS),  \
+                      .threads = 256, .cluster = 1, .shared_bytes = (SHARED)
+
+#define SM90_ROWS(NAME, ROWS, COLUMNS, LENGTH, SHARED)                                             \
     {                                                                                              \
-        SM90("warp", NAME), LENGTH,                                                                \
-            .m_max = (ROWS), .n_max = INT32_MAX, .tile_m = (ROWS), .tile_n = (COLUMNS),            \
-            .threads = 256, .cluster = 1, .wave_ns = (WAVE_NS), .shared_bytes = (SHARED),          \
+        SM90_FEW_ROWS("warp", NAME, ROWS, COLUMNS, SHARED), LENGTH,                                \
             .when = "up to " #ROWS " rows, " LENGTH##_WORDS "; run on an H200"                     \
+    }
+
+/* In one wave. */
+#define SM90_ROWS_WAVE(NAME, ROWS, COLUMNS, LENGTH, SHARED)                                        \
+    {                                                                                              \
+        SM90_FEW_ROWS("warp", NAME, ROWS, COLUMNS, SHARED), LENGTH,                                \
+            .one_wave = true,                                                                      \
+            .when = "up to " #ROWS " rows, one wave, " LENGTH##_WORDS "; run on an H200"           \
+    }
+
+/* Walking, with all of A in registers, whose number limits K. */
+#define SM90_ROWS_STREAM(ROWS, K_MAX)                                                              \
+    {                                                                                              \
+        SM90_FEW_ROWS("columns", "m" #ROWS "_stream_k" #K_MAX, ROWS, 16, NVS_SM90_COLUMNS_SHARED), \
+            .k_max = (K_MAX), .k_multiple = 256, .needs = NVS_NEEDS_ALL, .persistent = true,       \
+            .when = "up to " #ROWS " rows, several waves, k a multiple of 256 up to " #K_MAX       \
+                    "; run on an H200"                                                             \
     }
 
 /* What rows for few columns share: all of these in a tile of ROWS. */
 #define SM90_FEW_COLUMNS(FILE, NAME, ROWS, COLUMNS, SHARED)                                        \
     SM90(FILE, NAME), .m_max = INT32_MAX, .n_max = (COLUMNS), .tile_m = (ROWS),                    \
-                      .tile_n = (COLUMNS), .threads = 256, .cluster = 1, .shared_bytes = (SHARED)
+                      .tile_n = (COLUMNS), .threads = 256, .shared_bytes = (SHARED)
 
-/* In one wave. */
-#define SM90_WAVE(ROWS, COLUMNS, SUFFIX, LENGTH, SHARED)                                           \
+/* In one wave; CLUSTER blocks share K. */
+#define SM90_WAVE(ROWS, COLUMNS, SUFFIX, LENGTH, CLUSTER, SHARED)                                  \
     {                                                                                              \
         SM90_FEW_COLUMNS("warp", "m" #ROWS "n" #COLUMNS SUFFIX, ROWS, COLUMNS, SHARED), LENGTH,    \
-            .one_wave = true,                                                                      \
+            .one_wave = true, .cluster = (CLUSTER),                                                \
             .when = "up to " #COLUMNS " columns, one wave, " LENGTH##_WORDS "; run on an H200"     \
     }
 
@@ -65,8 +84,8 @@
 #define SM90_STREAM(COLUMNS, SUFFIX, K_MAX, AMOUNT, PAYS_MK, SHARED)                               \
     {                                                                                              \
         SM90_FEW_COLUMNS("stream", "stream" #COLUMNS SUFFIX, 16, COLUMNS, SHARED),                 \
-            .k_max = (K_MAX), .k_multiple = 256, .needs = NVS_NEEDS_ALL, .persistent = true,       \
-            .pays_mk = (PAYS_MK),                                                                  \
+            .k_max = (K_MAX), .k_multiple = 256, .needs = NVS_NEEDS_ALL, .cluster = 1,             \
+            .persistent = true, .pays_mk = (PAYS_MK),                                              \
             .when = "up to " #COLUMNS " columns, " AMOUNT "k a multiple of 256 up to " #K_MAX      \
                     "; run on an H200"                                                             \
     }
@@ -101,33 +120,40 @@
 #define LINES_PAY_MK_2048 (19 << 20)
 
 const struct nvs_kernel nvs_kernels[] = {
-    SM90_ROWS("m8", 8, 16, ONE_STAGE, 3300, NVS_SM90_M8_SHARED),
-    SM90_ROWS("m8n32", 8, 32, ONE_STAGE, 4400, NVS_SM90_M8N32_SHARED),
-    SM90_ROWS("m8_k8192", 8, 16, LINES_8192, 3400, NVS_SM90_M8_K8192_SHARED),
-    SM90_ROWS("m8n32_k4096", 8, 32, LINES_4096, 4500, NVS_SM90_M8N32_K4096_SHARED),
-    SM90_ROWS("m8_long", 8, 16, LONG_K, 0, NVS_SM90_M8_LONG_SHARED),
-    SM90_ROWS("m16", 16, 16, ONE_STAGE, 3450, NVS_SM90_M16_SHARED),
-    SM90_ROWS("m16n32", 16, 32, ONE_STAGE, 4700, NVS_SM90_M16N32_SHARED),
-    SM90_ROWS("m16_k8192", 16, 16, LINES_8192, 3550, NVS_SM90_M16_K8192_SHARED),
-    SM90_ROWS("m16n32_k4096", 16, 32, LINES_4096, 4800, NVS_SM90_M16N32_K4096_SHARED),
-    SM90_ROWS("m16_long", 16, 16, LONG_K, 0, NVS_SM90_M16_LONG_SHARED),
+    SM90_ROWS_WAVE("m8", 8, 16, ONE_STAGE, NVS_SM90_M8_SHARED),
+    SM90_ROWS_WAVE("m8n32", 8, 32, ONE_STAGE, NVS_SM90_M8N32_SHARED),
+    SM90_ROWS_WAVE("m8_k8192", 8, 16, LINES_8192, NVS_SM90_M8_K8192_SHARED),
+    SM90_ROWS_WAVE("m8n32_k4096", 8, 32, LINES_4096, NVS_SM90_M8N32_K4096_SHARED),
+    SM90_ROWS_STREAM(8, 2048),
+    SM90_ROWS_STREAM(8, 4096),
+    SM90_ROWS_STREAM(8, 8192),
+    SM90_ROWS("m8_long", 8, 16, LONG_K, NVS_SM90_M8_LONG_SHARED),
+    SM90_ROWS_WAVE("m16", 16, 16, ONE_STAGE, NVS_SM90_M16_SHARED),
+    SM90_ROWS_WAVE("m16n32", 16, 32, ONE_STAGE, NVS_SM90_M16N32_SHARED),
+    SM90_ROWS_WAVE("m16_k8192", 16, 16, LINES_8192, NVS_SM90_M16_K8192_SHARED),
+    SM90_ROWS_WAVE("m16n32_k4096", 16, 32, LINES_4096, NVS_SM90_M16N32_K4096_SHARED),
+    SM90_ROWS_STREAM(16, 2048),
+    SM90_ROWS_STREAM(16, 4096),
+    SM90_ROWS_STREAM(16, 8192),
+    SM90_ROWS("m16_long", 16, 16, LONG_K, NVS_SM90_M16_LONG_SHARED),
     SM90_CLUSTER("m64", 32, 32, 32, 0, NVS_SM90_M32N32_SHARED,
                  "up to 32 rows, k a multiple of 256 up to 2048; run on an H200"),
-    SM90_ROWS("m32_long", 32, 16, LONG_K, 0, NVS_SM90_M32_LONG_SHARED),
-    SM90_WAVE(16, 8, "", ONE_STAGE, NVS_SM90_M16N8_SHARED),
-    SM90_WAVE(16, 8, "_k8192", LINES_8192, NVS_SM90_M16N8_K8192_SHARED),
-    SM90_WAVE(16, 8, "_long", WHOLE_SLABS, NVS_SM90_M16N8_LONG_SHARED),
-    SM90_WAVE(32, 8, "", ONE_STAGE, NVS_SM90_M32N8_SHARED),
-    SM90_WAVE(32, 8, "_k4096", LINES_4096, NVS_SM90_M32N8_K4096_SHARED),
-    SM90_WAVE(32, 8, "_long", WHOLE_SLABS, NVS_SM90_M32N8_LONG_SHARED),
-    SM90_WAVE(64, 8, "", ONE_STAGE, NVS_SM90_M64N8_SHARED),
-    SM90_WAVE(16, 16, "", ONE_STAGE, NVS_SM90_M16_SHARED),
-    SM90_WAVE(16, 16, "_k8192", LINES_8192, NVS_SM90_M16_K8192_SHARED),
-    SM90_WAVE(16, 16, "_long", WHOLE_SLABS, NVS_SM90_M16_LONG_SHARED),
-    SM90_WAVE(32, 16, "", ONE_STAGE, NVS_SM90_M32N16_SHARED),
-    SM90_WAVE(32, 16, "_k4096", LINES_4096, NVS_SM90_M32N16_K4096_SHARED),
-    SM90_WAVE(32, 16, "_long", WHOLE_SLABS, NVS_SM90_M32_LONG_SHARED),
-    SM90_WAVE(64, 16, "", ONE_STAGE, NVS_SM90_M64N16_SHARED),
+    SM90_ROWS("m32_long", 32, 16, LONG_K, NVS_SM90_M32_LONG_SHARED),
+    SM90_WAVE(16, 8, "", ONE_STAGE, 1, NVS_SM90_M16N8_SHARED),
+    SM90_WAVE(16, 8, "_k8192", LINES_8192, 1, NVS_SM90_M16N8_K8192_SHARED),
+    SM90_WAVE(16, 8, "_long", WHOLE_SLABS, 1, NVS_SM90_M16N8_LONG_SHARED),
+    SM90_WAVE(32, 8, "", ONE_STAGE, 1, NVS_SM90_M32N8_SHARED),
+    SM90_WAVE(32, 8, "_k4096", LINES_4096, 1, NVS_SM90_M32N8_K4096_SHARED),
+    SM90_WAVE(32, 8, "_long", WHOLE_SLABS, 1, NVS_SM90_M32N8_LONG_SHARED),
+    SM90_WAVE(64, 8, "", ONE_STAGE, 1, NVS_SM90_M64N8_SHARED),
+    SM90_WAVE(16, 16, "", ONE_STAGE, 1, NVS_SM90_M16_SHARED),
+    SM90_WAVE(16, 16, "_k4096", LINES_4096, 1, NVS_SM90_M16N16_K4096_SHARED),
+    SM90_WAVE(32, 16, "_k8192", LINES_8192, 2, NVS_SM90_M32N16_K8192_SHARED),
+    SM90_WAVE(16, 16, "_long", WHOLE_SLABS, 1, NVS_SM90_M16_LONG_SHARED),
+    SM90_WAVE(32, 16, "", ONE_STAGE, 1, NVS_SM90_M32N16_SHARED),
+    SM90_WAVE(32, 16, "_k4096", LINES_4096, 1, NVS_SM90_M32N16_K4096_SHARED),
+    SM90_WAVE(32, 16, "_long", WHOLE_SLABS, 1, NVS_SM90_M32_LONG_SHARED),
+    SM90_WAVE(64, 16, "", ONE_STAGE, 1, NVS_SM90_M64N16_SHARED),
     SM90_STREAM(8, "_k1024", 1024, "", 0, NVS_SM90_STREAM8_K1024_SHARED),
     SM90_STREAM(8, "_k2048", 2048, "much of A, ", LINES_PAY_MK_2048, NVS_SM90_STREAM8_K2048_SHARED),
     SM90_STREAM(8, "_lines", 23296, "much of A, ", LINES_PAY_MK, NVS_SM90_STREAM8_SHARED),

@@ -21,6 +21,8 @@ SHAPES = {
     "two-tiles": (128, 256, 256),
     "many-rows": (300, 130, 64),
     "rows-of-several-walks": (10007, 3, 256),
+    "columns-of-several-walks": (3, 10007, 256),
+    "few-rows-of-uneven-shares": (11, 70, 2816),
     "walk-of-uneven-shares": (70, 11, 2816),
     "walk-of-uneven-shares-of-19": (70, 5, 4864),
     "few-columns": (300, 7, 1280),

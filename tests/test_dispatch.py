@@ -82,6 +82,8 @@ def test_a_plan_is_the_first_row_that_fits(shape, cc, aligned):
 
 def one_wave_of_rows(m, k, columns):
     """The kernel whose tiles of all columns are one wave of 132 blocks, or None."""
+    if columns == 16 and m <= 2112 and 2048 < k <= 8192 and k % 512 == 0:
+        return "sm90_m16n16_k4096" if k <= 4096 else "sm90_m32n16_k8192"  # 66 clusters
     for rows, most_k in ((16, 8192), (32, 4096), (64, 2048)):
         if m > rows * 132:
             continue
@@ -120,7 +122,8 @@ def test_sparse_weights_and_few_tokens(m, n):
         assert row["persistent"] == ("stream" in name)
         assert row["tile_n"] >= n
         tiles = -(-m // row["tile_m"])
-        assert choice["grid"] == ((tiles, 1, 1) if row["persistent"] else (1, tiles, 1))
+        walking, waiting = (tiles, 1, 1), (row["cluster"], tiles, 1)
+        assert choice["grid"] == (walking if row["persistent"] else waiting)
     assert "one wave" in plan(28672, 1, 2048, cc=90)["why"]["sm90_m16n8"]
     for k, aligned in ((32768, True), (2048 + 64, True), (2048, False)):
         choice = plan(m, n, k, cc=90, aligned=aligned)
@@ -224,8 +227,8 @@ def test_the_cheapest_waves(m, n, name):
 
 def test_few_rows_come_before_few_columns():
     """Up to 32 rows have kernels of their own, for any n."""
-    for n in (1, 8, 16, 17, 2048, 8192):
-        wide = "n32" if n > 16 * 132 else ""
+    for n in (1, 8, 16, 17, 2048, 4224, 8192):
+        wide = "_stream_k2048" if n > 32 * 132 else "n32" if n > 16 * 132 else ""
         for m, name in ((1, "m8" + wide), (8, "m8" + wide), (16, "m16" + wide), (32, "m32n32")):
             assert plan(m, n, 2048, cc=90)["kernel"] == "sm90_" + name
 
@@ -236,22 +239,35 @@ def test_few_rows_come_before_few_columns():
         (2048, 2048, "{}"),
         (2112, 256, "{}"),
         (2113, 2048, "{}n32"),  # one wave; two of 16 columns
-        (14336, 1024, "{}n32"),
+        (4225, 2048, "{}_stream_k2048"),  # two waves of 32 columns
+        (14336, 1024, "{}_stream_k2048"),
         (2112, 2560, "{}_k8192"),
         (2113, 2560, "{}n32_k4096"),
         (4096, 4096, "{}n32_k4096"),
-        (4096, 4608, "{}_k8192"),
+        (4225, 4096, "{}_stream_k4096"),
+        (4096, 4608, "{}_stream_k8192"),
+        (2**31 - 1, 8192, "{}_stream_k8192"),
+        (4096, 8448, "{}_long"),
         (2048, 8192, "{}_k8192"),
         (2048, 8704, "{}_long"),
         (2048, 4352, "{}_long"),  # rows that are not whole lines
+        (2113, 4352, "{}_stream_k8192"),
         (2048, 2304, "{}_long"),
+        (4096, 2048 + 64, "{}_long"),
     ],
 )
 def test_few_rows(n, k, name):
-    """All of K in one stage as far as shared memory reaches, wider tiles for more columns."""
+    """A wave of blocks takes the columns if it can, with all of K in one stage as far as shared
+    memory reaches; else they walk."""
     for m in (1, 8, 9, 16):
         choice = plan(m, n, k, cc=90)
-        assert choice["kernel"] == "sm90_" + name.format("m8" if m <= 8 else "m16")
+        row = ROWS[choice["kernel"]]
+        assert row["name"] == "sm90_" + name.format("m8" if m <= 8 else "m16")
+        assert row["persistent"] == ("stream" in name)
+        assert row["m_max"] == row["tile_m"] >= m
+        assert choice["grid"] == (-(-n // row["tile_n"]), 1, 1)  # no GPU in sight: all tiles
+    why = plan(8, 2112, 2304, cc=90)["why"]["sm90_m8_stream_k4096"]
+    assert why.endswith("faster where its tiles are more than a wave of blocks")
 
 
 def test_grid_of_many_rows():

@@ -115,11 +115,12 @@ def test_out(device, shape, dtype, column_major):
 @pytest.mark.parametrize("column_major", [False, True], ids=["row-major", "column-major"])
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("size", [64, 60, 62, 61])
-def test_alignments_of_out(device, size, dtype, column_major):
+@pytest.mark.parametrize("lines", [40, 13])
+def test_alignments_of_out(device, size, lines, dtype, column_major):
     """However much of a line of C a kernel can store at a time: the same bits."""
-    m, n = (size, 40) if column_major else (40, size)
+    m, n = (size, lines) if column_major else (lines, size)
     for k in (512, 4096):
-        operands = random_operands(rng_for(31, size, k), m, n, k)
+        operands = random_operands(rng_for(31, size, lines, k), m, n, k)
         on_device = [device.to(operand) for operand in operands]
         for name, expected in each_kernel(device, operands, out_dtype=dtype):
             check(name, expected, operands, dtype=dtype)
@@ -159,6 +160,20 @@ def test_more_rows_than_a_walk_adds_up_at_a_time(device, n):
     judged = (*(operand[rows] for operand in operands[:3]), *operands[3:])
     for name, got in each_kernel(device, operands):
         check(name, got[rows], judged)
+
+
+@pytest.mark.parametrize("k", [768, 2304, 4352])
+@pytest.mark.parametrize("m", [5, 11])
+def test_more_columns_than_warps_take_turns_for(device, m, k):
+    """Tiles enough that all warps of a block have added some, of slabs dealt unevenly; some of the
+    columns are judged."""
+    n = 19021
+    rng = rng_for(18, m, k)
+    operands = random_operands(rng, m, n, k, scales="ordinary")
+    columns = np.unique([0, 2111, 2112, 19007, 19008, n - 1, *rng.integers(0, n, 90)])
+    judged = (*operands[:3], *(operand[columns] for operand in operands[3:]))
+    for name, got in each_kernel(device, operands):
+        check(name, got[:, columns], judged)
 
 
 @pytest.mark.parametrize("alpha", [1.0, 0.5, -3.0, 0.0, 0.3, 1e-3, 12345.678, 1e-30])
