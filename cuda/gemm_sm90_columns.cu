@@ -170,7 +170,7 @@ gemm(const nvs_gemm_args &parameters)
 
     write_table_entry(shared + S::TABLE, threadIdx.x);
     if (threadIdx.x < 2 * S::BUFFERS * S::TEAMS)
-        mbarrier_init(shared + S::MBARRIERS + threadIdx.x * 8, threadIdx.x % 2 ? 1 : TEAM);
+        mbarrier_init(shared + S::MBARRIERS + threadIdx.x * 8, 32 * (threadIdx.x % 2 ? 1 : TEAM));
     const uint32_t barriers = shared + S::MBARRIERS + team * (S::BUFFERS * 16);
     const uint32_t sums = shared + S::SUMS + team * (TEAM * S::TILE_SUMS) + lane * 16;
     const b_place place = place_b(shared + S::TABLE);
@@ -191,9 +191,7 @@ gemm(const nvs_gemm_args &parameters)
         mbarrier_wait(full<S>(barriers, adds), adds / S::BUFFERS & 1);
         reduce_and_store<S>(args, as_words, sums + adds % S::BUFFERS * S::BUFFER,
                             first_tile + adds * step);
-        __syncwarp();
-        if (lane == 0)
-            mbarrier_arrive(empty<S>(barriers, adds));
+        mbarrier_arrive(empty<S>(barriers, adds));
         adds += TEAM;
     };
 #pragma unroll 1
@@ -208,9 +206,7 @@ gemm(const nvs_gemm_args &parameters)
         }
         mbarrier_wait(empty<S>(barriers, i), (i / S::BUFFERS & 1) ^ 1);
         store_sums<ROW_GROUPS>(sums + i % S::BUFFERS * S::BUFFER + member * S::TILE_SUMS, sum);
-        __syncwarp();
-        if (lane == 0)
-            mbarrier_arrive(full<S>(barriers, i));
+        mbarrier_arrive(full<S>(barriers, i));
         if (i == adds + S::LAG)
             add();
     }
