@@ -27,21 +27,21 @@ struct a_lines {
     static constexpr int SCALES = SLABS / LINE_SLABS * PAIR;
     static constexpr int BYTES = SCALES + SLABS / SCALE_LINE_SLABS * ROWS * LINE;
     static_assert(SLABS % SCALE_LINE_SLABS == 0, "whole lines");
-
-    /* Where 16 bytes stand in a line of values or metadata, and of scales a slab's: a quarter-warp
-     * reads a slab's half of two neighbouring rows, a warp four bytes of each row's. */
-    NVS_DEVICE uint32_t
-    chunk_of(uint32_t chunk, uint32_t row)
-    {
-        return (chunk ^ (row & 1) << 2) * 16;
-    }
-
-    NVS_DEVICE uint32_t
-    scales_of(uint32_t slab, uint32_t row)
-    {
-        return (slab ^ row) % SCALE_LINE_SLABS * SCALE_ROW;
-    }
 };
+
+/* Where 16 bytes stand in a line of values or metadata, and of scales a slab's: a quarter-warp reads
+ * a slab's half of two neighbouring rows, a warp four bytes of each row's. */
+NVS_DEVICE uint32_t
+chunk_of(uint32_t chunk, uint32_t row)
+{
+    return (chunk ^ (row & 1) << 2) * 16;
+}
+
+NVS_DEVICE uint32_t
+scales_of(uint32_t slab, uint32_t row)
+{
+    return (slab ^ row) % SCALE_LINE_SLABS * SCALE_ROW;
+}
 
 /* What a lane copies of a slab of B: 16 bytes of every fourth row's codes, and one row's scales. */
 struct copy_place {
@@ -93,8 +93,8 @@ copy_a(const nvs_gemm_args &args, uint32_t shared)
     const uint8_t *vals = args.a_vals + (uint64_t)row * (uint32_t)args.a_vals_ld;
     const uint8_t *meta = args.a_meta + (uint64_t)row * (uint32_t)args.a_meta_ld;
     const uint8_t *scales = args.a_scale + (uint64_t)row * (uint32_t)args.a_scale_ld;
-    const uint32_t to = shared + S::A + row * LINE + L::chunk_of(chunk, row);
-    const uint32_t to_scales = shared + S::A + L::SCALES + row * LINE + L::scales_of(chunk, row);
+    const uint32_t to = shared + S::A + row * LINE + chunk_of(chunk, row);
+    const uint32_t to_scales = shared + S::A + L::SCALES + row * LINE + scales_of(chunk, row);
     static_assert(SLABS / LINE_SLABS % STEP == 0, "no thread is left over");
 #pragma unroll
     for (int i = 0; i < SLABS / LINE_SLABS; i += STEP) {
@@ -124,36 +124,93 @@ metadata_of(const a_slab<ROW_GROUPS> &a, int block)
     return ROW_GROUPS == 2 ? a.metadata[block] : a.metadata[block / 2] >> 16 * (block & 1);
 }
 
-template <class S>
+/* Row group r of a slab: the lane's 16 bytes of values, and its four scales. */
+template <int ROW_GROUPS>
 NVS_DEVICE void
-decode_a(uint32_t shared, uint32_t slab, a_slab<S::ROW_GROUPS> &a)
+decode_row_group(const uint4 &vals, uint32_t bytes, int r, a_slab<ROW_GROUPS> &a)
 {
-    using L = typename S::lines;
-    constexpr int ROW_GROUPS = S::ROW_GROUPS;
-    const uint32_t g = threadIdx.x % 32 / 4, q = threadIdx.x % 4;
-    const quad_transpose transpose = quad_transpose_of(q);
-    uint4 meta[ROW_GROUPS];
+    uint32_t scales[2];
+    decode_scales(bytes, scales);
 #pragma unroll
-    for (int r = 0; r < ROW_GROUPS; ++r) {
-        const uint32_t row = 8 * r + g, pair = slab / LINE_SLABS;
-        const uint32_t from = shared + S::A + pair * L::PAIR + row * LINE +
-                              L::chunk_of(slab % LINE_SLABS * 4 + q, row);
-        const uint4 vals = ld_shared_v4(from);
-        meta[r] = ld_shared_v4(from + L::META);
-        uint32_t scales[2];
-        decode_scales(ld_shared_u32(shared + S::A + L::SCALES + L::scales_of(slab, row) + q * 4 +
-                                    (slab / SCALE_LINE_SLABS * L::ROWS + row) * LINE),
-                      scales);
-#pragma unroll
-        for (int i = 0; i < BLOCKS; ++i)
-            decode_row_block(word_of(vals, i), broadcast_half(scales[i / 2], i & 1), a.rows[i][r]);
-    }
+    for (int i = 0; i < BLOCKS; ++i)
+        decode_row_block(word_of(vals, i), broadcast_half(scales[i / 2], i & 1), a.rows[i][r]);
+}
+
+template <int ROW_GROUPS>
+NVS_DEVICE void
+decode_metadata(const uint4 (&meta)[ROW_GROUPS], a_slab<ROW_GROUPS> &a)
+{
+    const quad_transpose transpose = quad_transpose_of(threadIdx.x % 4);
     constexpr int STEP = 3 - ROW_GROUPS; /* of one row group two blocks share a word */
 #pragma unroll
     for (int i = 0; i < BLOCKS; i += STEP) {
         const uint32_t second = ROW_GROUPS == 2 ? word_of(meta[ROW_GROUPS - 1], i)
                                                 : word_of(meta[0], i + 1);
         a.metadata[i / STEP] = quad_metadata(word_of(meta[0], i), second, transpose);
+    }
+}
+
+/* A slab of what copy_a() copied. */
+template <class S>
+NVS_DEVICE void
+decode_a(uint32_t shared, uint32_t slab, a_slab<S::ROW_GROUPS> &a)
+{
+    using L = typename S::lines;
+    const uint32_t g = threadIdx.x % 32 / 4, q = threadIdx.x % 4, pair = slab / LINE_SLABS;
+    uint4 meta[S::ROW_GROUPS];
+#pragma unroll
+    for (int r = 0; r < S::ROW_GROUPS; ++r) {
+        const uint32_t row = 8 * r + g;
+        const uint32_t vals = shared + S::A + pair * L::PAIR + row * LINE +
+                              chunk_of(slab % LINE_SLABS * 4 + q, row);
+        const uint32_t scales = shared + S::A + L::SCALES + scales_of(slab, row) + q * 4 +
+                                (slab / SCALE_LINE_SLABS * L::ROWS + row) * LINE;
+        meta[r] = ld_shared_v4(vals + L::META);
+        decode_row_group(ld_shared_v4(vals), ld_shared_u32(scales), r, a);
+    }
+    decode_metadata(meta, a);
+}
+
+/* Two neighbouring slabs of a row group of A in a slot: eight lines of values, of metadata, and the
+ * rows' scales. */
+static constexpr int PAIR_META = 8 * LINE, PAIR_SCALES = 2 * PAIR_META;
+static_assert(PAIR_SCALES + 8 * LINE_SLABS * SCALE_ROW == SLOT, "a slot");
+
+/* By one warp. Rows past the last, and a slab past K, are zeros. */
+NVS_DEVICE void
+copy_a_pair(const nvs_gemm_args &args, int r, uint32_t pair, uint32_t slot)
+{
+    const uint32_t lane = threadIdx.x % 32, m = (uint32_t)args.m, k = (uint32_t)args.k;
+    const uint32_t chunk = lane % 8, byte = pair * LINE + chunk * 16;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+        const uint32_t in_group = lane / 8 + 4 * half, row = 8 * r + in_group;
+        const uint32_t to = slot + in_group * LINE + chunk_of(chunk, row);
+        const bool inside = byte < k / 4 && row < m;
+        cp_async_16(to, args.a_vals + byte + (uint64_t)row * (uint32_t)args.a_vals_ld, inside);
+        cp_async_16(to + PAIR_META, args.a_meta + byte + (uint64_t)row * (uint32_t)args.a_meta_ld,
+                    inside);
+    }
+    const uint32_t row = 8 * r + lane / LINE_SLABS;
+    const uint32_t scale = (pair * LINE_SLABS + lane % LINE_SLABS) * SCALE_ROW;
+    cp_async_16_if(lane < 8 * LINE_SLABS, slot + PAIR_SCALES + lane * SCALE_ROW,
+                   args.a_scale + scale + (uint64_t)row * (uint32_t)args.a_scale_ld,
+                   scale < k / 16 && row < m);
+}
+
+/* Its values and scales; of its metadata the lane's. */
+template <int ROW_GROUPS>
+NVS_DEVICE void
+decode_a_pair(uint32_t slot, int r, a_slab<ROW_GROUPS> (&a)[LINE_SLABS],
+              uint4 (&meta)[LINE_SLABS][ROW_GROUPS])
+{
+    const uint32_t g = threadIdx.x % 32 / 4, q = threadIdx.x % 4;
+#pragma unroll
+    for (int s = 0; s < LINE_SLABS; ++s) {
+        const uint32_t vals = slot + g * LINE + chunk_of(s * 4 + q, g);
+        const uint32_t scales = slot + PAIR_SCALES + (g * LINE_SLABS + s) * SCALE_ROW + q * 4;
+        meta[s][r] = ld_shared_v4(vals + PAIR_META);
+        decode_row_group(ld_shared_v4(vals), ld_shared_u32(scales), r, a[s]);
     }
 }
 

@@ -5,10 +5,10 @@
  * as memory gives it: one block per SM walks tiles of 16 columns. Each of its 8 warps copies its own
  * slabs of B through a ring of its own in shared memory, several ahead and across tiles.
  *
- * A warp keeps its slabs of A decoded in registers, whose number limits K. The warps of a team share
- * K; where K has few slabs there are two teams, which take turns at the tiles. No warp waits for all
+ * Up to a length of K a warp keeps its slabs of A decoded in registers. The warps of a team share K; where K has few slabs there are two teams, which take turns at the tiles. No warp waits for all
  * others of its team: a tile's sums wait in shared memory until one warp, each in its turn, adds them
- * in warp order some tiles later.
+ * in warp order some tiles later. A longer K has groups of tiles: two slabs of A come through the ring
+ * and are multiplied by those of the group's tiles, whose sums wait in registers.
  */
 #include "columns_slab.cuh"
 #include "epilogue.cuh"
@@ -35,6 +35,17 @@ struct shape {
     static constexpr int MBARRIERS = SUMS + BUFFERS * BUFFER;
     static_assert(2 * 8 * BUFFERS * TEAMS <= 128, "mbarriers");
     static_assert(MBARRIERS + 128 == NVS_SM90_COLUMNS_SHARED, "gemm_args.h");
+};
+
+/* Of any number of slabs, for GROUP tiles at a time. */
+template <int ROW_GROUPS_>
+struct long_shape {
+    static constexpr int ROW_GROUPS = ROW_GROUPS_, TEAM = WARPS, GROUP = 4;
+    static constexpr int TABLE = TABLE_BYTES - 1024, RINGS = TABLE + TABLE_BYTES;
+    static constexpr int DEPTH = 5, WARP_RING = DEPTH * SLOT;
+    static constexpr int TILE_SUMS = ROW_GROUPS * 512, BUFFER = WARPS * TILE_SUMS;
+    static_assert(GROUP * BUFFER <= TABLE, "sums fit before the table");
+    static_assert(RINGS + WARPS * WARP_RING == NVS_SM90_COLUMNS_LONG_SHARED, "gemm_args.h");
 };
 
 /* A lane's sums of row group r: two neighbours of each n8 tile. */
@@ -214,6 +225,100 @@ gemm(const nvs_gemm_args &parameters)
         add();
 }
 
+/* Where a warp copies from next: of a group of tiles its pairs of slabs, of each first A, a slot per
+ * row group, then the tiles' slabs. */
+struct long_walk {
+    uint32_t group, pair, i;
+};
+
+template <class S>
+NVS_DEVICE void
+copy_next_of_group(const nvs_gemm_args &args, const copy_place &copies, uint32_t tiles,
+                   uint32_t step, long_walk &at, uint32_t slot)
+{
+    const uint32_t slabs = (uint32_t)args.k / SLAB_K, slab = at.pair * LINE_SLABS;
+    const uint32_t odd = slab + 1 == slabs; /* the pair's second one does not exist */
+    if (at.group < tiles && slab < slabs) {
+        const uint32_t b = at.i - S::ROW_GROUPS, tile = at.group + (b >> (1 - odd)) * step;
+        if (at.i < S::ROW_GROUPS)
+            copy_a_pair(args, at.i, at.pair, slot);
+        else
+            copy_b(args, copies, tile, slab + (odd ? 0 : b % 2), slot);
+        ++at.i;
+        const uint32_t next = at.i - S::ROW_GROUPS, t = next >> (1 - odd);
+        if (at.i > S::ROW_GROUPS && (t == S::GROUP || at.group + t * step >= tiles)) {
+            at.i = 0;
+            at.pair += WARPS;
+            if (at.pair * LINE_SLABS >= slabs)
+                at.pair = threadIdx.x / 32, at.group += S::GROUP * step;
+        }
+    }
+    cp_async_commit_group();
+}
+
+template <class S>
+NVS_DEVICE void
+gemm_long(const nvs_gemm_args &parameters)
+{
+    constexpr int ROW_GROUPS = S::ROW_GROUPS, GROUP = S::GROUP;
+    nvs_gemm_args args = load_args(parameters);
+    extern __shared__ __align__(128) uint8_t dynamic_shared[];
+    const uint32_t shared = shared_address(dynamic_shared);
+    const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const uint32_t slabs = (uint32_t)args.k / SLAB_K, step = kept(gridDim.x);
+    const uint32_t tiles = ((uint32_t)args.n + TILE_N - 1) / TILE_N;
+    ring at = start_ring<S>(shared);
+    const copy_place copies = place_copies(args);
+    long_walk ahead = {blockIdx.x, warp, 0};
+    const auto copy_next = [&](uint32_t slot) {
+        copy_next_of_group<S>(args, copies, tiles, step, ahead, slot);
+    };
+#pragma unroll 1
+    for (int i = 0; i < S::DEPTH - 1; ++i)
+        copy_next(at.first + i * SLOT);
+    write_table_entry(shared + S::TABLE, threadIdx.x);
+    const b_place place = place_b(shared + S::TABLE);
+    args.alpha = load_alpha(args);
+    args.alpha_ptr = nullptr;
+    const bool as_words = args.out_dtype != NVS_OUT_FP32 && runs_are_vectors<2>(args);
+    const uint32_t sums = shared + lane * 16;
+    __syncthreads();
+#pragma unroll 1
+    for (uint32_t group = blockIdx.x; group < tiles; group += GROUP * step) {
+        float sum[GROUP][N_TILES][4] = {};
+#pragma unroll 1
+        for (uint32_t slab = warp * LINE_SLABS; slab < slabs; slab += WARPS * LINE_SLABS) {
+            a_slab<ROW_GROUPS> a[LINE_SLABS];
+            uint4 meta[LINE_SLABS][ROW_GROUPS];
+#pragma unroll
+            for (int r = 0; r < ROW_GROUPS; ++r)
+                decode_a_pair(take_slot<S>(at, copy_next), r, a, meta);
+#pragma unroll
+            for (int s = 0; s < LINE_SLABS; ++s)
+                decode_metadata(meta[s], a[s]);
+#pragma unroll
+            for (int t = 0; t < GROUP; ++t) {
+                if (group + t * step >= tiles)
+                    break;
+#pragma unroll
+                for (int s = 0; s < LINE_SLABS; ++s) {
+                    if (slab + s >= slabs)
+                        break;
+                    const uint32_t slot = take_slot<S>(at, copy_next);
+                    multiply<ROW_GROUPS>(place, slot, a[s], sum[t]);
+                }
+            }
+        }
+#pragma unroll
+        for (int t = 0; t < GROUP; ++t)
+            store_sums<ROW_GROUPS>(sums + t * S::BUFFER + warp * S::TILE_SUMS, sum[t]);
+        __syncthreads();
+        if (warp < GROUP && group + warp * step < tiles)
+            reduce_and_store<S>(args, as_words, sums + warp * S::BUFFER, group + warp * step);
+        __syncthreads();
+    }
+}
+
 /* The function stands last, for the comma in its name. */
 #define KERNEL(NAME, ...)                                                                          \
     extern "C" __global__ void __launch_bounds__(THREADS, 1)                                       \
@@ -225,6 +330,8 @@ gemm(const nvs_gemm_args &parameters)
 KERNEL(nvs_gemm_sm90_m8_stream_k2048, gemm<shape<1, 2, 2>>)
 KERNEL(nvs_gemm_sm90_m8_stream_k4096, gemm<shape<1, 2, 1>>)
 KERNEL(nvs_gemm_sm90_m8_stream_k8192, gemm<shape<1, 4, 1>>)
+KERNEL(nvs_gemm_sm90_m8_stream, gemm_long<long_shape<1>>)
 KERNEL(nvs_gemm_sm90_m16_stream_k2048, gemm<shape<2, 2, 2>>)
 KERNEL(nvs_gemm_sm90_m16_stream_k4096, gemm<shape<2, 2, 1>>)
 KERNEL(nvs_gemm_sm90_m16_stream_k8192, gemm<shape<2, 4, 1>>)
+KERNEL(nvs_gemm_sm90_m16_stream, gemm_long<long_shape<2>>)

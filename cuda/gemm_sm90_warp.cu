@@ -283,52 +283,54 @@ gemm_long(const nvs_gemm_args &parameters)
     reduce_and_store<S>(args, place, sum);
 }
 
-/* STAGES of K columns each. The function stands last, for the comma in its name. */
-#define KERNEL(NAME, ROW_GROUPS, N_TILES, FEW, K, STAGES, SHARED, ...)                             \
-    static_assert(ring<shape<ROW_GROUPS, N_TILES, FEW, K>, STAGES>::SHARED_BYTES == SHARED,        \
-                  "gemm_args.h");                                                                  \
+/* The function stands last, for the comma in its name. */
+#define KERNEL(NAME, ROW_GROUPS, N_TILES, FEW, K, BYTES, SHARED, ...)                              \
     extern "C" __global__ void __launch_bounds__(THREADS, 1)                                       \
         NAME(const __grid_constant__ nvs_gemm_args args)                                           \
     {                                                                                              \
         using S = shape<ROW_GROUPS, N_TILES, FEW, K>;                                              \
+        static_assert((BYTES) == (SHARED), "gemm_args.h");                                         \
         __VA_ARGS__(args);                                                                         \
     }
 
 #define ONE_STAGE(NAME, ROW_GROUPS, N_TILES, FEW, K, SHARED)                                       \
-    KERNEL(NAME, ROW_GROUPS, N_TILES, FEW, K, 1, SHARED, gemm_one_stage<S, 1>)
+    KERNEL(NAME, ROW_GROUPS, N_TILES, FEW, K, (ring<S, 1>::SHARED_BYTES), SHARED,                  \
+           gemm_one_stage<S, 1>)
+
+/* K: of each block. */
+#define TWO_BLOCKS(NAME, ROW_GROUPS, N_TILES, FEW, K, SHARED)                                      \
+    KERNEL(NAME, ROW_GROUPS, N_TILES, FEW, K, (ring<S, 1>::SHARED_BYTES + exchange<S>::BYTES),     \
+           SHARED, gemm_one_stage<S, 2>)
+
+/* STAGES of 2048 columns. */
+#define LONG_K(NAME, ROW_GROUPS, N_TILES, FEW, STAGES, CHUNK, SHARED)                              \
+    KERNEL(NAME, ROW_GROUPS, N_TILES, FEW, 2048, (ring<S, STAGES>::SHARED_BYTES), SHARED,          \
+           gemm_long<S, STAGES, CHUNK>)
 
 ONE_STAGE(nvs_gemm_sm90_m8, 1, 2, false, 2048, NVS_SM90_M8_SHARED)
 ONE_STAGE(nvs_gemm_sm90_m8_k8192, 1, 2, false, 8192, NVS_SM90_M8_K8192_SHARED)
-KERNEL(nvs_gemm_sm90_m8_long, 1, 2, false, 2048, 4, NVS_SM90_M8_LONG_SHARED, gemm_long<S, 4, 4>)
+LONG_K(nvs_gemm_sm90_m8_long, 1, 2, false, 4, 4, NVS_SM90_M8_LONG_SHARED)
 ONE_STAGE(nvs_gemm_sm90_m8n32, 1, 4, false, 2048, NVS_SM90_M8N32_SHARED)
 ONE_STAGE(nvs_gemm_sm90_m8n32_k4096, 1, 4, false, 4096, NVS_SM90_M8N32_K4096_SHARED)
 ONE_STAGE(nvs_gemm_sm90_m16, 2, 2, false, 2048, NVS_SM90_M16_SHARED)
 ONE_STAGE(nvs_gemm_sm90_m16_k8192, 2, 2, false, 8192, NVS_SM90_M16_K8192_SHARED)
 ONE_STAGE(nvs_gemm_sm90_m16n32, 2, 4, false, 2048, NVS_SM90_M16N32_SHARED)
 ONE_STAGE(nvs_gemm_sm90_m16n32_k4096, 2, 4, false, 4096, NVS_SM90_M16N32_K4096_SHARED)
-KERNEL(nvs_gemm_sm90_m16_long, 2, 2, false, 2048, 3, NVS_SM90_M16_LONG_SHARED, gemm_long<S, 3, 4>)
-KERNEL(nvs_gemm_sm90_m32_long, 4, 2, false, 2048, 2, NVS_SM90_M32_LONG_SHARED, gemm_long<S, 2, 4>)
-KERNEL(nvs_gemm_sm90_m32_any, 4, 2, false, 2048, 2, NVS_SM90_M32_LONG_SHARED, gemm_long<S, 2, 0>)
+LONG_K(nvs_gemm_sm90_m16_long, 2, 2, false, 3, 4, NVS_SM90_M16_LONG_SHARED)
+LONG_K(nvs_gemm_sm90_m32_long, 4, 2, false, 2, 4, NVS_SM90_M32_LONG_SHARED)
+LONG_K(nvs_gemm_sm90_m32_any, 4, 2, false, 2, 0, NVS_SM90_M32_LONG_SHARED)
 ONE_STAGE(nvs_gemm_sm90_m16n8, 2, 1, true, 2048, NVS_SM90_M16N8_SHARED)
 ONE_STAGE(nvs_gemm_sm90_m16n8_k8192, 2, 1, true, 8192, NVS_SM90_M16N8_K8192_SHARED)
-KERNEL(nvs_gemm_sm90_m16n8_long, 2, 1, true, 2048, 4, NVS_SM90_M16N8_LONG_SHARED,
-       gemm_long<S, 4, 16>)
+LONG_K(nvs_gemm_sm90_m16n8_long, 2, 1, true, 4, 16, NVS_SM90_M16N8_LONG_SHARED)
 ONE_STAGE(nvs_gemm_sm90_m16n16, 2, 2, true, 2048, NVS_SM90_M16_SHARED)
-ONE_STAGE(nvs_gemm_sm90_m16n16_k4096, 2, 2, true, 4096, NVS_SM90_M16N16_K4096_SHARED)
-KERNEL(nvs_gemm_sm90_m16n16_long, 2, 2, true, 2048, 3, NVS_SM90_M16_LONG_SHARED,
-       gemm_long<S, 3, 16>)
+LONG_K(nvs_gemm_sm90_m16n16_long, 2, 2, true, 3, 16, NVS_SM90_M16_LONG_SHARED)
 ONE_STAGE(nvs_gemm_sm90_m32n8, 4, 1, true, 2048, NVS_SM90_M32N8_SHARED)
 ONE_STAGE(nvs_gemm_sm90_m32n8_k4096, 4, 1, true, 4096, NVS_SM90_M32N8_K4096_SHARED)
-KERNEL(nvs_gemm_sm90_m32n8_long, 4, 1, true, 2048, 3, NVS_SM90_M32N8_LONG_SHARED,
-       gemm_long<S, 3, 16>)
+LONG_K(nvs_gemm_sm90_m32n8_long, 4, 1, true, 3, 16, NVS_SM90_M32N8_LONG_SHARED)
 ONE_STAGE(nvs_gemm_sm90_m32n16, 4, 2, true, 2048, NVS_SM90_M32N16_SHARED)
 ONE_STAGE(nvs_gemm_sm90_m32n16_k4096, 4, 2, true, 4096, NVS_SM90_M32N16_K4096_SHARED)
-KERNEL(nvs_gemm_sm90_m32n16_k8192, 4, 2, true, 4096, 1, NVS_SM90_M32N16_K4096_SHARED,
-       gemm_one_stage<S, 2>)
-static_assert(NVS_SM90_M32N16_K4096_SHARED + exchange<shape<4, 2, true, 4096>>::BYTES ==
-                  NVS_SM90_M32N16_K8192_SHARED,
-              "gemm_args.h");
-KERNEL(nvs_gemm_sm90_m32n16_long, 4, 2, true, 2048, 2, NVS_SM90_M32_LONG_SHARED,
-       gemm_long<S, 2, 16>)
+TWO_BLOCKS(nvs_gemm_sm90_m32n16_two_k4096, 4, 2, true, 2048, NVS_SM90_M32N16_TWO_K4096_SHARED)
+TWO_BLOCKS(nvs_gemm_sm90_m32n16_two_k8192, 4, 2, true, 4096, NVS_SM90_M32N16_TWO_K8192_SHARED)
+LONG_K(nvs_gemm_sm90_m32n16_long, 4, 2, true, 2, 16, NVS_SM90_M32_LONG_SHARED)
 ONE_STAGE(nvs_gemm_sm90_m64n8, 8, 1, true, 2048, NVS_SM90_M64N8_SHARED)
 ONE_STAGE(nvs_gemm_sm90_m64n16, 8, 2, true, 2048, NVS_SM90_M64N16_SHARED)

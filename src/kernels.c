@@ -67,6 +67,15 @@
                     "; run on an H200"                                                             \
     }
 
+/* Walking, with A on its way too. */
+#define SM90_ROWS_STREAM_LONG(ROWS)                                                                \
+    {                                                                                              \
+        SM90_FEW_ROWS("columns", "m" #ROWS "_stream", ROWS, 16, NVS_SM90_COLUMNS_LONG_SHARED),     \
+            WHOLE_SLABS,                                                                           \
+            .persistent = true,                                                                    \
+            .when = "up to " #ROWS " rows, several waves, " WHOLE_SLABS_WORDS "; run on an H200"   \
+    }
+
 /* What rows for few columns share: all of these in a tile of ROWS. */
 #define SM90_FEW_COLUMNS(FILE, NAME, ROWS, COLUMNS, SHARED)                                        \
     SM90(FILE, NAME), .m_max = INT32_MAX, .n_max = (COLUMNS), .tile_m = (ROWS),                    \
@@ -127,6 +136,7 @@ const struct nvs_kernel nvs_kernels[] = {
     SM90_ROWS_STREAM(8, 2048),
     SM90_ROWS_STREAM(8, 4096),
     SM90_ROWS_STREAM(8, 8192),
+    SM90_ROWS_STREAM_LONG(8),
     SM90_ROWS("m8_long", 8, 16, LONG_K, NVS_SM90_M8_LONG_SHARED),
     SM90_ROWS_WAVE("m16", 16, 16, ONE_STAGE, NVS_SM90_M16_SHARED),
     SM90_ROWS_WAVE("m16n32", 16, 32, ONE_STAGE, NVS_SM90_M16N32_SHARED),
@@ -135,6 +145,7 @@ const struct nvs_kernel nvs_kernels[] = {
     SM90_ROWS_STREAM(16, 2048),
     SM90_ROWS_STREAM(16, 4096),
     SM90_ROWS_STREAM(16, 8192),
+    SM90_ROWS_STREAM_LONG(16),
     SM90_ROWS("m16_long", 16, 16, LONG_K, NVS_SM90_M16_LONG_SHARED),
     SM90_CLUSTER("m64", 32, 32, 32, 0, NVS_SM90_M32N32_SHARED,
                  "up to 32 rows, k a multiple of 256 up to 2048; run on an H200"),
@@ -147,8 +158,8 @@ const struct nvs_kernel nvs_kernels[] = {
     SM90_WAVE(32, 8, "_long", WHOLE_SLABS, 1, NVS_SM90_M32N8_LONG_SHARED),
     SM90_WAVE(64, 8, "", ONE_STAGE, 1, NVS_SM90_M64N8_SHARED),
     SM90_WAVE(16, 16, "", ONE_STAGE, 1, NVS_SM90_M16_SHARED),
-    SM90_WAVE(16, 16, "_k4096", LINES_4096, 1, NVS_SM90_M16N16_K4096_SHARED),
-    SM90_WAVE(32, 16, "_k8192", LINES_8192, 2, NVS_SM90_M32N16_K8192_SHARED),
+    SM90_WAVE(32, 16, "_two_k4096", LINES_4096, 2, NVS_SM90_M32N16_TWO_K4096_SHARED),
+    SM90_WAVE(32, 16, "_two_k8192", LINES_8192, 2, NVS_SM90_M32N16_TWO_K8192_SHARED),
     SM90_WAVE(16, 16, "_long", WHOLE_SLABS, 1, NVS_SM90_M16_LONG_SHARED),
     SM90_WAVE(32, 16, "", ONE_STAGE, 1, NVS_SM90_M32N16_SHARED),
     SM90_WAVE(32, 16, "_k4096", LINES_4096, 1, NVS_SM90_M32N16_K4096_SHARED),

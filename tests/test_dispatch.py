@@ -83,7 +83,7 @@ def test_a_plan_is_the_first_row_that_fits(shape, cc, aligned):
 def one_wave_of_rows(m, k, columns):
     """The kernel whose tiles of all columns are one wave of 132 blocks, or None."""
     if columns == 16 and m <= 2112 and 2048 < k <= 8192 and k % 512 == 0:
-        return "sm90_m16n16_k4096" if k <= 4096 else "sm90_m32n16_k8192"  # 66 clusters
+        return f"sm90_m32n16_two_k{4096 if k <= 4096 else 8192}"  # 66 clusters of two blocks
     for rows, most_k in ((16, 8192), (32, 4096), (64, 2048)):
         if m > rows * 132:
             continue
@@ -247,7 +247,8 @@ def test_few_rows_come_before_few_columns():
         (4225, 4096, "{}_stream_k4096"),
         (4096, 4608, "{}_stream_k8192"),
         (2**31 - 1, 8192, "{}_stream_k8192"),
-        (4096, 8448, "{}_long"),
+        (4096, 8448, "{}_stream"),
+        (2112, 8448, "{}_long"),
         (2048, 8192, "{}_k8192"),
         (2048, 8704, "{}_long"),
         (2048, 4352, "{}_long"),  # rows that are not whole lines

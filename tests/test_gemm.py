@@ -162,7 +162,7 @@ def test_more_rows_than_a_walk_adds_up_at_a_time(device, n):
         check(name, got[rows], judged)
 
 
-@pytest.mark.parametrize("k", [768, 2304, 4352])
+@pytest.mark.parametrize("k", [768, 2304, 4352])  # an odd number of slabs
 @pytest.mark.parametrize("m", [5, 11])
 def test_more_columns_than_warps_take_turns_for(device, m, k):
     """Tiles enough that all warps of a block have added some, of slabs dealt unevenly; some of the
