@@ -5,7 +5,8 @@
  * as memory gives it: one block per SM walks tiles of 16 columns. Each of its 8 warps copies its own
  * slabs of B through a ring of its own in shared memory, several ahead and across tiles.
  *
- * Up to a length of K a warp keeps its slabs of A decoded in registers. The warps of a team share K; where K has few slabs there are two teams, which take turns at the tiles. No warp waits for all
+ * Up to a length of K a warp keeps its slabs of A decoded in registers. The warps of a team share K;
+ * where K has few slabs there are two teams, which take turns at the tiles. No warp waits for all
  * others of its team: a tile's sums wait in shared memory until one warp, each in its turn, adds them
  * in warp order some tiles later. A longer K has groups of tiles: two slabs of A come through the ring
  * and are multiplied by those of the group's tiles, whose sums wait in registers.
@@ -238,6 +239,7 @@ copy_next_of_group(const nvs_gemm_args &args, const copy_place &copies, uint32_t
 {
     const uint32_t slabs = (uint32_t)args.k / SLAB_K, slab = at.pair * LINE_SLABS;
     const uint32_t odd = slab + 1 == slabs; /* the pair's second one does not exist */
+    static_assert(LINE_SLABS == 2, "pairs");
     if (at.group < tiles && slab < slabs) {
         const uint32_t b = at.i - S::ROW_GROUPS, tile = at.group + (b >> (1 - odd)) * step;
         if (at.i < S::ROW_GROUPS)
