@@ -45,6 +45,7 @@ place_store(const nvs_gemm_args &args, uint32_t sums, uint32_t row0, uint32_t co
     return place;
 }
 
+/* The warp's sums to shared memory, for all threads. */
 template <class S>
 NVS_DEVICE void
 leave_sums(const store_place<S> &place, const float (&sum)[S::M_TILES][S::N_TILES][4])
@@ -172,7 +173,7 @@ place_block(void)
     return at;
 }
 
-/* Of two blocks, in whole lines. */
+/* Leaves block `rank` of two its half, in whole lines; of 512 columns the second one has none. */
 NVS_DEVICE void
 take_half_of_k(nvs_gemm_args &args, uint32_t rank)
 {

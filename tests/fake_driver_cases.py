@@ -123,6 +123,22 @@ def test_persistent_grid_is_no_larger_than_the_gpu(m, blocks):
         assert plan(m, 5, 256, 1)["grid"] == (blocks, 1, 1)
 
 
+@pytest.mark.parametrize(("n", "blocks"), [(100, 7), (128, 8), (256, 8), (257, 8), (1000, 8)])
+@pytest.mark.parametrize(
+    ("m", "k", "name"),
+    [(5, 256, "m8_stream_k2048"), (16, 4352, "m16_stream_k8192"), (9, 8448, "m16_stream")],
+)
+def test_few_rows_walk_where_tiles_are_more_than_a_wave(m, n, k, name, blocks):
+    """The second device has 8 multiprocessors; a tile has 16 columns."""
+    problem = Problem(1, shape=(m, n, k))
+    problem.run(kernel="sm90_" + name).check()
+    facts = launch()
+    assert facts["symbol"] == "nvs_gemm_sm90_" + name
+    assert (facts["gx"], facts["gy"], facts["gz"], facts["cluster"]) == (blocks, 1, 1, 1)
+    one_wave = 256 if k <= 2048 else 128  # there are tiles of 32 columns too
+    assert (plan(m, n, k, 1)["kernel"] == "sm90_" + name) == (n > one_wave)
+
+
 @pytest.mark.parametrize(
     ("device", "m", "n", "chosen"),
     [
