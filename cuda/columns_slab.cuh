@@ -238,24 +238,19 @@ place_b(uint32_t table)
     return at;
 }
 
-/* One block of an n8 tile: register 2j + h of step s is the lane's byte of group 2s + j of segment
- * q / 2 + 2h. */
+/* Both steps' B registers of one block of an n8 tile. */
 NVS_DEVICE void
 decode_b(const uint4 (&codes)[2][2], const uint32_t (&scales)[2][2], int block, const b_place &at,
          uint32_t (&b)[2][4])
 {
+    uint32_t words[2][2], scale[2];
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-        const uint32_t scale = broadcast_half(scales[h][block / 2], block & 1);
-#pragma unroll
-        for (int s = 0; s < 2; ++s)
-#pragma unroll
-            for (int j = 0; j < 2; ++j)
-                b[s][2 * j + h] = mul_f16x2(
-                    decode_by_table(word_of(codes[h][block / 2], 2 * (block & 1) + s), at.entry,
-                                    at.byte[j]),
-                    scale);
+        words[h][0] = word_of(codes[h][block / 2], 2 * (block & 1));
+        words[h][1] = word_of(codes[h][block / 2], 2 * (block & 1) + 1);
+        scale[h] = broadcast_half(scales[h][block / 2], block & 1);
     }
+    decode_column_block_by_table(words, scale, at.entry, at.byte, b);
 }
 
 /* Adds a slab of A times a tile's slab of B. */

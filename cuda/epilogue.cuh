@@ -50,6 +50,14 @@ load_alpha(const nvs_gemm_args &args)
     return args.alpha_ptr ? *args.alpha_ptr : args.alpha;
 }
 
+/* Reads it now, once for a kernel that stores again and again. */
+NVS_DEVICE void
+settle_alpha(nvs_gemm_args &args)
+{
+    args.alpha = load_alpha(args);
+    args.alpha_ptr = nullptr;
+}
+
 /* What C[row, column] is before its one rounding. Unscaling first is exact and cannot overflow,
  * so alpha sees the sum that SPEC speaks of. */
 NVS_DEVICE float

@@ -60,6 +60,13 @@ store_sums(uint32_t to, const float (&sum)[N_TILES][4])
                      sum[1][2 * r + 1]);
 }
 
+/* True if two neighbours of a row of C from an even column on are an aligned word. */
+NVS_DEVICE bool
+pairs_are_words(const nvs_gemm_args &args)
+{
+    return args.out_dtype != NVS_OUT_FP32 && runs_are_vectors<2>(args);
+}
+
 /* Two neighbours of a row of C. */
 NVS_DEVICE void
 store_pair(const nvs_gemm_args &args, bool as_word, uint32_t row, uint32_t column, float first,
@@ -186,9 +193,8 @@ gemm(const nvs_gemm_args &parameters)
     const uint32_t barriers = shared + S::MBARRIERS + team * (S::BUFFERS * 16);
     const uint32_t sums = shared + S::SUMS + team * (TEAM * S::TILE_SUMS) + lane * 16;
     const b_place place = place_b(shared + S::TABLE);
-    args.alpha = load_alpha(args);
-    args.alpha_ptr = nullptr;
-    const bool as_words = args.out_dtype != NVS_OUT_FP32 && runs_are_vectors<2>(args);
+    settle_alpha(args);
+    const bool as_words = pairs_are_words(args);
     const uint32_t my_tiles = kept(first_tile < tiles ? (tiles - first_tile + step - 1) / step : 0);
     cp_async_wait_group(S::DEPTH - 1);
     __syncthreads();
@@ -280,9 +286,8 @@ gemm_long(const nvs_gemm_args &parameters)
         copy_next(at.first + i * SLOT);
     write_table_entry(shared + S::TABLE, threadIdx.x);
     const b_place place = place_b(shared + S::TABLE);
-    args.alpha = load_alpha(args);
-    args.alpha_ptr = nullptr;
-    const bool as_words = args.out_dtype != NVS_OUT_FP32 && runs_are_vectors<2>(args);
+    settle_alpha(args);
+    const bool as_words = pairs_are_words(args);
     const uint32_t sums = shared + lane * 16;
     __syncthreads();
 #pragma unroll 1

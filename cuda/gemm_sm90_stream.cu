@@ -342,8 +342,7 @@ gemm(const nvs_gemm_args &parameters)
 #pragma unroll 1
     for (uint32_t slot = ring; slot < end_of_ring - A_BYTES; slot += A_BYTES)
         copy_next<SLABS, N_TILES, TEAMS>(args, ahead, b_at, slot);
-    args.alpha = load_alpha(args);
-    args.alpha_ptr = nullptr;
+    settle_alpha(args);
     if (at.first >= at.slabs)
         for (int t = 0; t < P::WARP_SUMS; t += 512)
             st_shared_v4(sums + t, 0.f, 0.f, 0.f, 0.f);

@@ -82,23 +82,19 @@ settle(lane_place &at)
     keep_order();
 }
 
-/* Both steps' B registers of one block and n8 tile: register 2j + h of step s is the even or the
- * odd byte of group 2s + j of segment q / 2 + 2h. */
+/* Both steps' B registers of one block and n8 tile. */
 NVS_DEVICE void
 decode_b(const uint4 (&codes)[2], const uint32_t (&scales)[2], int block, const lane_place &at,
          uint32_t (&b)[2][4])
 {
+    uint32_t words[2][2], scale[2];
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-        const uint32_t scale = broadcast_half(scales[h], block);
-#pragma unroll
-        for (int s = 0; s < 2; ++s)
-#pragma unroll
-            for (int j = 0; j < 2; ++j)
-                b[s][2 * j + h] = mul_f16x2(
-                    decode_by_table(word_of(codes[h], 2 * block + s), at.entry, at.b_byte[j]),
-                    scale);
+        words[h][0] = word_of(codes[h], 2 * block);
+        words[h][1] = word_of(codes[h], 2 * block + 1);
+        scale[h] = broadcast_half(scales[h], block);
     }
+    decode_column_block_by_table(words, scale, at.entry, at.b_byte, b);
 }
 
 /* Of A's row groups, the odd ones: that keeps the load/store unit and the integer pipe about

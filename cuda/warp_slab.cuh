@@ -52,6 +52,21 @@ decode_column_block(const uint32_t (&words)[2][2], const uint32_t (&scale)[2], u
     }
 }
 
+/* The same by table. byte[j]: the selector of the lane's byte of a word's group j. */
+NVS_DEVICE void
+decode_column_block_by_table(const uint32_t (&words)[2][2], const uint32_t (&scale)[2],
+                             uint32_t lane_entry, const uint32_t (&byte)[2], uint32_t (&b)[2][4])
+{
+#pragma unroll
+    for (int h = 0; h < 2; ++h)
+#pragma unroll
+        for (int s = 0; s < 2; ++s)
+#pragma unroll
+            for (int j = 0; j < 2; ++j)
+                b[s][2 * j + h] = mul_f16x2(decode_by_table(words[h][s], lane_entry, byte[j]),
+                                            scale[h]);
+}
+
 /* One block's two steps: rows g and g + 8 of A times 8 columns of B. */
 NVS_DEVICE void
 multiply_block(float (&sum)[4], const uint32_t (&row_g)[4], const uint32_t (&row_g8)[4],

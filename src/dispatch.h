@@ -2,8 +2,8 @@
  *
  * The kernel table: plain data, no CUDA call, testable without a GPU. nvs_select() returns the
  * first row that fits a problem, so rows stand most specific first; rows that stand together and
- * have wave_ns are one entry, of which the cheapest counts, and a row with one_wave or pays_mk is
- * passed over elsewhere. What a row can run and what it is chosen for are two questions: kernel=
+ * have wave_ns are one entry, of which the cheapest counts, and a row with one_wave, persistent or
+ * pays_mk is passed over elsewhere. What a row can run and what it is chosen for are two questions: kernel=
  * asks the first alone.
  */
 #ifndef NVS_DISPATCH_H
@@ -80,9 +80,9 @@ const char *nvs_misfit(const struct nvs_kernel *kernel, const struct nvs_problem
  * has it; also where the row could run the problem but a neighbour is expected to be faster. */
 const char *nvs_reason_against(const struct nvs_kernel *kernel, const struct nvs_problem *problem);
 
-/* The first row that fits and is worth it (one_wave, pays_mk), or NULL. If it has wave_ns, the one
- * of least waves * wave_ns of the rows that fit, have wave_ns and follow it without a row that has
- * none; of equals the first. */
+/* The first row that fits and is worth it (one_wave, persistent, pays_mk), or NULL. If it has
+ * wave_ns, the one of least waves * wave_ns of the rows that fit, have wave_ns and follow it
+ * without a row that has none; of equals the first. */
 const struct nvs_kernel *nvs_select(const struct nvs_problem *problem);
 
 /* Into text: the compute capability, and what is against each row of the problem's kind; for a

@@ -44,6 +44,7 @@
     SM90(FILE, NAME), .m_max = (ROWS), .n_max = INT32_MAX, .tile_m = (ROWS), .tile_n = (COLUMNS),  \
                       .threads = 256, .cluster = 1, .shared_bytes = (SHARED)
 
+/* In any number of waves. */
 #define SM90_ROWS(NAME, ROWS, COLUMNS, LENGTH, SHARED)                                             \
     {                                                                                              \
         SM90_FEW_ROWS("warp", NAME, ROWS, COLUMNS, SHARED), LENGTH,                                \
